@@ -1,0 +1,28 @@
+# `make demo` and `make test` are all a fresh machine needs; both build .venv on their first call.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check clean
+.DELETE_ON_ERROR:
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("isles needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

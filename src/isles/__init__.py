@@ -1,0 +1,50 @@
+"""isles: Bayesian deep learning by parallel SMC and parallel MCMC, methods that converge to the truth.
+
+A problem (prior × likelihood over data) and a sampler (SMC, MCMC, AIS, built on a kernel) go into `sample`,
+which runs P independent islands and returns a `Posterior`.
+"""
+
+from importlib.metadata import version as _version
+
+from isles import diagnostics
+from isles.adapt import Decorrelate
+from isles.checks import DeadIslandsError, IslesWarning
+from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
+from isles.kernels.base import accept
+from isles.likelihoods import classification, regression
+from isles.posterior import Epochs, Estimate, Posterior, load
+from isles.priors import Gaussian
+from isles.problem import Problem, State
+from isles.run import sample
+from isles.samplers import AIS, MCMC, SMC, neal_schedule
+
+__version__ = _version("isles")
+
+__all__ = [
+    "AIS",
+    "HMC",
+    "MALA",
+    "MCMC",
+    "MH",
+    "PCN",
+    "SMC",
+    "DeadIslandsError",
+    "Decorrelate",
+    "Epochs",
+    "Estimate",
+    "Gaussian",
+    "Info",
+    "IslesWarning",
+    "Kernel",
+    "Posterior",
+    "Problem",
+    "State",
+    "Tuning",
+    "accept",
+    "classification",
+    "diagnostics",
+    "load",
+    "neal_schedule",
+    "regression",
+    "sample",
+]

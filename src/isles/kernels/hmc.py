@@ -1,0 +1,135 @@
+"""Hamiltonian Monte Carlo: leapfrog trajectories with a Metropolis correction."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from isles import checks
+from isles.kernels import base
+from isles.kernels.base import Info, Kernel, Tuning
+from isles.problem import Problem, State
+
+
+@dataclass(frozen=True)
+class HMC(Kernel):
+    r"""Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011).
+
+    With momentum q ~ N(0, M₀) drawn afresh at every step and H(θ, q) = −log π_λ(θ) + ½ qᵀM₀⁻¹q, L leapfrogs
+
+        q ← q + ε/2 ∇log π_λ(θ),   θ ← θ + ε M₀⁻¹ q,   q ← q + ε/2 ∇log π_λ(θ)
+
+    are accepted with probability min(1, e^{−ΔH}). Cost: L epochs a step, since the gradient at the current
+    point is kept.
+
+    Args:
+        trajectory: τ; L = max(1, floor(τ/ε)), at most `max_leapfrogs`. In the parameters' own units.
+        leapfrogs: L itself; give one of the two (10 leapfrogs when neither is given).
+        step_size: ε, fixed; adapted to `target_acceptance` when None, starting at
+            (smallest prior std) · d^{-1/4}.
+        target_acceptance: mean acceptance probability that adaptation aims at.
+        mass: M₀: `"identity"`; `"population"`, the inverse variances of the particles; or a diagonal, as a
+            number or a pytree like the parameters.
+        max_leapfrogs: limit on L with `trajectory`; a run reports when it was binding.
+    """
+
+    uses_gradient: ClassVar[bool] = True
+    trajectory: float | None = None
+    leapfrogs: int | None = None
+    step_size: float | None = None
+    target_acceptance: float = 0.65
+    mass: Any = "identity"
+    max_leapfrogs: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.trajectory is not None and self.leapfrogs is not None:
+            raise ValueError(
+                f"give trajectory={self.trajectory} or leapfrogs={self.leapfrogs}, not both: "
+                f"a trajectory sets the number of leapfrogs"
+            )
+        if self.trajectory is None:
+            leapfrogs = 10 if self.leapfrogs is None else checks.count("leapfrogs", self.leapfrogs)
+            object.__setattr__(self, "leapfrogs", leapfrogs)
+        else:
+            checks.positive("trajectory", self.trajectory)
+        checks.count("max_leapfrogs", self.max_leapfrogs)
+        if isinstance(self.mass, str):
+            checks.choice("mass", self.mass, ["identity", "population"])
+        base.check_settings(self)
+
+    def step(
+        self, problem: Problem, key: Array, state: State, tempering: Array, tuning: Tuning
+    ) -> tuple[State, Info]:
+        """One trajectory."""
+        if self.trajectory is None:
+            return leapfrog_step(problem, key, state, tempering, tuning, tuning.length.astype(jnp.int32))
+        wanted = jnp.floor(tuning.length / tuning.step_size)
+        count = jnp.clip(wanted, 1, self.max_leapfrogs).astype(jnp.int32)
+        state, info = leapfrog_step(problem, key, state, tempering, tuning, count)
+        return state, info._replace(capped=wanted > self.max_leapfrogs)
+
+    def program(self) -> Hashable:
+        """Fixed L and fixed τ are two programs; the rest travels in `tuning`."""
+        return self.trajectory is None, self.max_leapfrogs
+
+    @property
+    def scale_from_population(self) -> bool:
+        """Whether the mass follows the particles."""
+        return isinstance(self.mass, str) and self.mass == "population"
+
+    def tuning(self, problem: Problem) -> Tuning:
+        """ε = (smallest prior std, in units of the inverse mass) · d^{-1/4}."""
+        length = self.leapfrogs if self.trajectory is None else self.trajectory
+        return first_tuning(self, problem, problem.dimension**-0.25, float(length or 0))
+
+
+def leapfrog_step(
+    problem: Problem, key: Array, state: State, tempering: Array, tuning: Tuning, count: Array
+) -> tuple[State, Info]:
+    """One HMC step of `count` leapfrogs."""
+    key_momentum, key_accept = jax.random.split(key)
+    step, inverse_mass = tuning.step_size, tuning.variances
+    noise = jax.random.normal(key_momentum, state.position.shape, state.position.dtype)
+    momentum = noise / jnp.sqrt(inverse_mass)
+
+    def kick(momentum: Array, state: State) -> Array:
+        assert state.gradient is not None
+        force = problem.prior.gradient(state.position) + tempering * state.gradient
+        return momentum + 0.5 * step * force
+
+    def leapfrog(_: Array, carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        state, momentum, nonfinite = carry
+        momentum = kick(momentum, state)
+        state = problem.evaluate(state.position + step * inverse_mass * momentum, gradient=True)
+        return state, kick(momentum, state), nonfinite + state.nonfinite
+
+    start = (state, momentum, jnp.zeros((), jnp.int32))
+    end, momentum_end, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
+    kinetic = 0.5 * jnp.sum(inverse_mass * (momentum_end - momentum) * (momentum_end + momentum))
+    log_ratio = problem.log_ratio(end, state, tempering) - kinetic
+    state, acceptance = base.accept(key_accept, log_ratio, end, state)
+    return state, Info(acceptance, evaluations=count, nonfinite=nonfinite)
+
+
+def first_tuning(kernel: Any, problem: Problem, factor: float, length: float) -> Tuning:
+    """Scales and step size of a gradient kernel before anything is known but the prior."""
+    prior_variances = problem.prior.variances()
+    if kernel.scale_from_population:
+        variances = prior_variances
+    elif isinstance(kernel.mass, str):
+        variances = np.ones(problem.dimension)
+    else:
+        masses = problem.layout.broadcast("mass", kernel.mass)
+        if not (np.isfinite(masses) & (masses > 0)).all():
+            raise ValueError(f"mass={masses.min()} must be positive and finite for every parameter")
+        variances = 1.0 / masses
+    step_size = kernel.step_size
+    if step_size is None:
+        step_size = float(np.sqrt(np.min(prior_variances / variances))) * factor
+    return base.tuning(problem, step_size, variances, length)

@@ -1,0 +1,67 @@
+"""Random keys by meaning: (seed, purpose, stage, island, particle) decide a draw, the order of work does not."""
+
+from __future__ import annotations
+
+import enum
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.random import fold_in
+
+from isles import checks
+
+
+class Purpose(enum.IntEnum):
+    """What a random number is for."""
+
+    PRIOR = 0
+    MUTATION = 1
+    RESAMPLING = 2
+
+
+def root(seed: int) -> Array:
+    """The key of a whole run. Every seed from 0 to 2⁶⁴ − 1 gives another."""
+    seed = checks.count("seed", seed, minimum=0)
+    if seed >= 1 << 64:
+        raise ValueError(f"seed={seed} must be below 2**64")
+    key = jax.random.key(0, impl="threefry2x32")
+    return fold_in(fold_in(key, np.uint32(seed >> 32)), np.uint32(seed & 0xFFFFFFFF))
+
+
+def island_keys(root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any]) -> Array:
+    """One key an island, (I,)."""
+    return _island_keys(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32))
+
+
+def particle_keys(
+    root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any], particles: int
+) -> Array:
+    """One key a row, (I·N,), island by island."""
+    return _particle_keys(island_keys(root, purpose, stage, islands), particles)
+
+
+def uniforms(root: Array, stage: int, islands: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Uniform numbers in [0, 1) with 53 random bits, float64, (I, count), for resampling on the host."""
+    keys = island_keys(root, Purpose.RESAMPLING, stage, islands)
+    bits = np.asarray(_bits(keys, count), np.uint64)  # (I, count, 2)
+    return ((bits[..., 0] >> np.uint64(5)) * 2.0**26 + (bits[..., 1] >> np.uint64(6))) * 2.0**-53
+
+
+@jax.jit
+def _island_keys(root: Array, purpose: Array, stage: Array, islands: Array) -> Array:
+    return jax.vmap(partial(fold_in, fold_in(fold_in(root, purpose), stage)))(islands)
+
+
+@partial(jax.jit, static_argnames="particles")
+def _particle_keys(keys: Array, particles: int) -> Array:
+    numbers = jnp.arange(particles, dtype=jnp.uint32)
+    return jax.vmap(lambda key: jax.vmap(partial(fold_in, key))(numbers))(keys).reshape(-1)
+
+
+@partial(jax.jit, static_argnames="count")
+def _bits(keys: Array, count: int) -> Array:
+    return jax.vmap(lambda key: jax.random.bits(key, (count, 2), jnp.uint32))(keys)

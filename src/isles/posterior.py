@@ -1,0 +1,317 @@
+"""`Posterior`: weighted draws of all islands, expectations with their errors, and a file to keep them in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from isles import checks, expectations, keys, store, weights
+from isles.layout import Layout, Params
+from isles.problem import Problem
+from isles.samplers.block import BlockResult, Plan, Sampler
+from isles.samplers.mcmc import MCMC
+from isles.summary import Diagnostics, find_warnings, summarise
+
+Floats = np.ndarray[Any, Any]
+
+
+class Estimate(NamedTuple):
+    """A posterior expectation and its standard error over islands (None for one island)."""
+
+    value: Any
+    standard_error: Any
+
+
+class Epochs(NamedTuple):
+    """Likelihood evaluations over all data: what one particle waits for, and the sum over all particles."""
+
+    parallel: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Weighted draws from a posterior, island by island.
+
+    Made by `isles.sample`. P islands hold N draws each; for MCMC, N = chains × draws.
+    """
+
+    layout: Layout
+    positions: Floats | None  # (P, N, d)
+    log_prior: Floats  # (P, N)
+    log_likelihood: Floats  # (P, N)
+    log_weights: Floats  # (P, N) within each island
+    island_log_evidence: Floats | None  # (P,); None for MCMC
+    chain_shape: tuple[int, int] | None  # (chains, draws) of an island, for MCMC
+    shared_start: bool
+    trace: dict[str, Floats]  # name -> (stages, P); NaN after an island's last stage
+    epochs: Epochs
+    nonfinite: Floats  # (P,) evaluations that gave NaN, +inf or a non-finite gradient
+    dead: Floats  # (P,) particles whose first draw had no likelihood
+    island_sums: dict[str, Any]  # collected functions: pytrees of (P, ...)
+    island_sum_weights: Floats  # (P,)
+    sampler: str
+    adaptive: bool
+    weighting: str  # "evidence" or "equal"
+    seed: int
+    plan: Plan | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        islands, draws = self.log_weights.shape
+        evidence = "" if self.log_evidence is None else f", log evidence {self.log_evidence:.2f}"
+        return f"Posterior({islands} islands x {draws} draws of {self.layout.size} parameters{evidence})"
+
+    @property
+    def log_evidence(self) -> float | None:
+        """log of the mean of the islands' evidence estimates; None for MCMC."""
+        if self.island_log_evidence is None:
+            return None
+        return weights.combined_log_evidence(self.island_log_evidence)[0]
+
+    @property
+    def log_evidence_standard_error(self) -> float | None:
+        """Standard error of `log_evidence` from the islands' spread; None for MCMC and for one island."""
+        if self.island_log_evidence is None:
+            return None
+        return weights.combined_log_evidence(self.island_log_evidence)[1]
+
+    @property
+    def evidence_kind(self) -> str | None:
+        """`"unbiased"` if nothing was adapted, else `"consistent"` (bias of order 1/N); None for MCMC."""
+        if self.island_log_evidence is None:
+            return None
+        return "consistent" if self.adaptive else "unbiased"
+
+    @property
+    def island_weights(self) -> Floats:
+        """(P,) ω_p, sums to 1: proportional to evidence, or equal."""
+        if self.weighting == "evidence" and self.island_log_evidence is not None:
+            return weights.island_weights(self.island_log_evidence)
+        alive = np.isfinite(self.log_weights).any(axis=1)
+        return np.asarray(alive / alive.sum())
+
+    @property
+    def island_ess(self) -> float | None:
+        """1/Σω_p², the number of islands that carry weight; None for one island."""
+        return None if len(self.log_weights) == 1 else weights.ess(self.island_weights)
+
+    @property
+    def weights(self) -> Floats:
+        """(P, N) weights of all draws, sums to 1."""
+        return self.island_weights[:, None] * weights.normalise(self.log_weights)
+
+    @property
+    def draws(self) -> Params:
+        """Parameters with leading axes (P, N)."""
+        return self.layout.unravel_numpy(self._positions())
+
+    @property
+    def chains(self) -> Params:
+        """Parameters with leading axes (P, chains, draws); MCMC only."""
+        return self.layout.unravel_numpy(self.chain_positions())
+
+    def chain_positions(self) -> Floats:
+        """Flat draws (P, chains, draws, d); MCMC only."""
+        if self.chain_shape is None:
+            raise ValueError("particles of SMC and AIS form no chains; use .draws with .weights")
+        positions = self._positions()
+        return positions.reshape(len(positions), *self.chain_shape, -1)
+
+    @property
+    def collected(self) -> dict[str, Estimate]:
+        """Posterior means of the functions given as `collect=`."""
+        scale = np.where(self.island_sum_weights > 0, self.island_sum_weights, 1.0)
+        divide = lambda sums: sums / scale.reshape(-1, *[1] * (sums.ndim - 1))
+        return {name: self._estimate(jax.tree.map(divide, sums)) for name, sums in self.island_sums.items()}
+
+    def expectation(self, function: Callable[[Params], Any]) -> Estimate:
+        """Σ_{p,i} W_{p,i} function(θ_{p,i}), a pytree, with its standard error over islands."""
+        within = weights.normalise(self.log_weights)
+        return self._estimate(expectations.island_sums(self.layout, function, self._positions(), within))
+
+    def mean(self) -> Params:
+        """Posterior mean of the parameters."""
+        return self.layout.unravel_numpy(np.einsum("pn,pnd->d", self.weights, self._positions()))
+
+    def std(self) -> Params:
+        """Posterior standard deviation of every parameter."""
+        positions, w = self._positions().astype(np.float64), self.weights
+        centred = positions - np.einsum("pn,pnd->d", w, positions)
+        return self.layout.unravel_numpy(np.sqrt(np.einsum("pn,pnd->d", w, centred**2)))
+
+    def resample(self, count: int, seed: int = 0) -> Params:
+        """`count` equally weighted draws, in random order; leaves have that leading axis."""
+        checks.count("count", count)
+        uniforms = keys.uniforms(keys.root(seed), 0, np.zeros(1), count + 1)[0]
+        cumulative = np.cumsum(self.weights.ravel())
+        points = (np.arange(count) + uniforms[0]) / count
+        chosen = np.searchsorted(cumulative / cumulative[-1], np.minimum(points, 1 - 2**-53), side="right")
+        order = np.argsort(uniforms[1:])
+        return self.layout.unravel_numpy(self._positions().reshape(-1, self.layout.size)[chosen[order]])
+
+    def with_weights(self, weighting: str) -> Posterior:
+        """The same draws with islands weighted by `"evidence"` or `"equal"`-ly."""
+        checks.choice("weighting", weighting, ["evidence", "equal"])
+        if weighting == "evidence" and self.island_log_evidence is None:
+            raise ValueError("MCMC estimates no evidence; its islands are weighted equally")
+        return dataclasses.replace(self, weighting=weighting)
+
+    def diagnostics(self) -> Diagnostics:
+        """A table of what the run says about itself, with warnings; `print` it."""
+        return summarise(self)
+
+    def require_plan(self) -> Plan:
+        """What the run's first island adapted to, for `sampler.frozen`."""
+        if self.plan is None:
+            raise ValueError(
+                "only a finished run of SMC or AIS can freeze a sampler; this posterior has no tempering path"
+            )
+        return self.plan
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one safetensors file; `isles.load` reads it back."""
+        tensors: store.Tensors = {}
+        facts: dict[str, Any] = {"format": 1}
+        structure = jax.tree.unflatten(self.layout.treedef, range(len(self.layout.names)))
+        facts["layout"] = {
+            "structure": store.pack("layout", structure, {}),
+            "shapes": self.layout.shapes,
+            "dtypes": self.layout.dtypes,
+        }
+        facts["sums"] = {
+            name: store.pack(f"sums/{name}", tree, tensors) for name, tree in self.island_sums.items()
+        }
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                tensors[field.name] = value
+            elif field.name not in ("layout", "trace", "island_sums", "plan"):
+                facts[field.name] = value
+        tensors |= {f"trace/{name}": values for name, values in self.trace.items()}
+        if self.plan is not None:
+            plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(Plan)}
+            tensors |= {f"plan/{name}": value for name, value in plan.items() if value is not None}
+        store.write(path, tensors, facts)
+
+    def _positions(self) -> Floats:
+        if self.positions is None:
+            raise ValueError(
+                "this run kept no draws (keep='none'); read .collected, or run with keep='all' or 'thinned'"
+            )
+        return self.positions
+
+    def _estimate(self, island_means: Any) -> Estimate:
+        omega = self.island_weights
+        islands = len(omega)
+        axis = lambda values: omega.reshape(-1, *[1] * (values.ndim - 1))
+        weighted = lambda w, values: np.where(w == 0, 0.0, w * values).sum(axis=0)
+        value = jax.tree.map(lambda values: weighted(axis(values), values), island_means)
+        if islands == 1:
+            return Estimate(value, None)
+        error = lambda values, centre: np.sqrt(
+            islands / (islands - 1) * weighted(axis(values) ** 2, (values - centre) ** 2)
+        )
+        return Estimate(value, jax.tree.map(error, island_means, value))
+
+
+def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
+    """Read a posterior that `Posterior.save` wrote.
+
+    Args:
+        path: the file.
+        like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
+    """
+    tensors, facts = store.read(path)
+    if facts.get("format") != 1:
+        raise ValueError(f"{path} has format {facts.get('format')!r}; this version of isles reads format 1")
+    stored = facts.pop("layout")
+    shapes, dtypes = stored["shapes"], stored["dtypes"]
+    if like is not None:
+        layout = Layout.of(like)
+        if [list(shape) for shape in layout.shapes] != shapes:
+            raise ValueError(f"like= has shapes {layout.shapes}, the file {shapes}")
+        layout = dataclasses.replace(layout, dtypes=tuple(dtypes))
+    elif stored["structure"] is None:
+        raise ValueError(
+            "these parameters are not plain dicts, lists or tuples; pass like= with the same structure"
+        )
+    else:
+        leaves = {f"layout/{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
+        layout = dataclasses.replace(
+            Layout.of(store.unpack("layout", stored["structure"], leaves)), dtypes=tuple(dtypes)
+        )
+    sums = {name: store.unpack(f"sums/{name}", tree, tensors) for name, tree in facts.pop("sums").items()}
+    group = lambda prefix: {
+        name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
+    }
+    plan: dict[str, Any] = group("plan/")
+    values: dict[str, Any] = {
+        field.name: tensors.get(field.name, facts.get(field.name)) for field in dataclasses.fields(Posterior)
+    }
+    chain_shape = facts["chain_shape"]
+    values |= {
+        "layout": layout,
+        "trace": group("trace/"),
+        "island_sums": sums,
+        "epochs": Epochs(*facts["epochs"]),
+        "chain_shape": None if chain_shape is None else tuple(chain_shape),
+        "plan": Plan(**({"variances": None} | plan)) if plan else None,
+        "warnings": tuple(facts["warnings"]),
+    }
+    return Posterior(**values)
+
+
+def merge(problem: Problem, sampler: Sampler, results: Sequence[BlockResult], *, seed: int) -> Posterior:
+    """One posterior from the results of all blocks, in order."""
+    join = lambda name: np.concatenate([getattr(result, name) for result in results])
+    has = lambda name: getattr(results[0], name) is not None
+    stages = max(len(result.records) for result in results)
+
+    def trace(name: str) -> Floats:
+        columns = []
+        for result in results:
+            column = np.full((stages, len(result.epochs)), np.nan)
+            column[: len(result.records)] = [record[name] for record in result.records]
+            columns.append(column)
+        return np.concatenate(columns, axis=1)
+
+    epochs = join("epochs")
+    log_weights = join("log_weights")
+    chain_shape = None
+    if isinstance(sampler, MCMC):
+        chain_shape = (sampler.chains, log_weights.shape[1] // sampler.chains)
+    sums = {
+        name: jax.tree.map(lambda *parts: np.concatenate(parts), *[result.sums[name] for result in results])
+        for name in results[0].sums
+    }
+    posterior = Posterior(
+        layout=problem.layout,
+        positions=join("positions") if has("positions") else None,
+        log_prior=join("log_prior"),
+        log_likelihood=join("log_likelihood"),
+        log_weights=log_weights,
+        island_log_evidence=join("log_evidence") if has("log_evidence") else None,
+        chain_shape=chain_shape,
+        shared_start=isinstance(sampler, MCMC) and sampler.shared_start,
+        trace={name: trace(name) for name in results[0].records[0]} if results[0].records else {},
+        epochs=Epochs(int(epochs.max()), int(epochs.sum())),
+        nonfinite=join("nonfinite"),
+        dead=join("dead"),
+        island_sums=sums,
+        island_sum_weights=join("sum_weights"),
+        sampler=repr(sampler),
+        adaptive=sampler.is_adaptive,
+        weighting="equal" if not has("log_evidence") else "evidence",
+        seed=seed,
+        plan=results[0].plan,
+    )
+    messages = [message for result in results for message in result.warnings]
+    found = dict.fromkeys([*messages, *find_warnings(posterior, sampler)])
+    return dataclasses.replace(posterior, warnings=tuple(found))

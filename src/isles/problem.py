@@ -1,0 +1,251 @@
+"""`Problem`: a prior times a likelihood over data, evaluated in chunks of rows. Tempering lives in kernels.
+
+Samplers see parameters as flat vectors; the user's functions see their own pytree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from isles import checks
+from isles.layout import Layout, Params
+from isles.priors import Custom, Gaussian, PriorLike, flat_prior
+
+CHUNK_BYTES = 1 << 20  # intermediates of one chunk and one particle: about one core's share of cache
+
+
+class State(NamedTuple):
+    """One particle: where it is, and what was found there. Untempered, so a new tempering costs nothing."""
+
+    position: Array  # (d,)
+    log_prior: Array  # ()
+    log_likelihood: Array  # () −inf for zero likelihood and for a non-finite evaluation
+    low_bits: Array  # () what rounding took from log_likelihood while summing chunks
+    gradient: Array | None  # (d,) of the log likelihood; None for kernels that need no gradient
+    nonfinite: Array  # () bool: the likelihood was NaN or +inf, or its gradient not finite
+
+
+@jax.tree_util.register_pytree_node_class
+class Problem:
+    """What to sample from: posterior ∝ prior × likelihood.
+
+    Args:
+        prior: `isles.Gaussian`, or any object with `sample(key)` and `log_prob(params)`.
+        log_likelihood: `log_likelihood(params, batch)`, the *sum* over the rows of `batch`; or, without
+            `data`, `log_likelihood(params)`. It returns one scalar.
+        data: a pytree of arrays with equal first axes (the rows), copied on entry.
+        chunk_rows: rows evaluated at a time, so that memory does not grow with the data set. The default
+            is a function of shapes alone.
+
+    >>> prior = Gaussian(like=np.zeros(3))
+    >>> data = (np.ones((100, 3)), np.zeros(100))
+    >>> def log_likelihood(theta, batch):
+    ...     x, y = batch
+    ...     return -0.5 * jnp.sum((y - x @ theta) ** 2)
+    >>> Problem(prior, log_likelihood, data)
+    Problem(3 parameters, 100 rows in chunks of 100)
+    """
+
+    prior: Gaussian | Custom
+    log_likelihood: Callable[..., Array]
+    data: Any
+    rows: int  # 0 without data
+    chunk_rows: int
+
+    def __init__(
+        self,
+        prior: Gaussian | Custom | PriorLike,
+        log_likelihood: Callable[..., Array],
+        data: Any = None,
+        *,
+        chunk_rows: int | None = None,
+    ) -> None:
+        if not callable(log_likelihood):
+            raise TypeError(f"log_likelihood={log_likelihood!r} must be a function of the parameters")
+        self.prior = flat_prior(prior)
+        self.log_likelihood = log_likelihood
+        # a copy: JAX may share memory with the caller's array, whose later writes would show through
+        self.data = None if data is None else jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), data)
+        self.rows = 0 if data is None else _rows(self.data)
+        _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(self.rows)), self.rows)
+        if chunk_rows is not None and not self.rows:
+            raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
+        chunk = self._default_chunk() if chunk_rows is None else checks.count("chunk_rows", chunk_rows)
+        self.chunk_rows = min(chunk, self.rows)
+        if self.chunk_rows:  # the shapes that sampling will use: whole chunks, and the remainder
+            for rows in {self.chunk_rows, self.rows % self.chunk_rows} - {0}:
+                _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(rows)), rows)
+
+    def __repr__(self) -> str:
+        rows = f", {self.rows} rows in chunks of {self.chunk_rows}" if self.rows else ""
+        return f"Problem({self.dimension} parameters{rows})"
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
+        """Prior and data are traced by jit, never baked into programs; the rest is part of the program."""
+        return (self.prior, self.data), (_Program(self.log_likelihood), self.rows, self.chunk_rows)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[Any, ...], traced: tuple[Any, Any]) -> Problem:
+        """The inverse of `tree_flatten`, without the checks."""
+        problem = object.__new__(cls)
+        problem.prior, problem.data = traced
+        program, problem.rows, problem.chunk_rows = static
+        problem.log_likelihood = program.function
+        return problem
+
+    def with_chunk_rows(self, chunk_rows: int) -> Problem:
+        """The same problem, evaluated in chunks of another size."""
+        return Problem(self.prior, self.log_likelihood, self.data, chunk_rows=chunk_rows)
+
+    @property
+    def layout(self) -> Layout:
+        """Structure of the parameters."""
+        return self.prior.layout
+
+    @property
+    def dimension(self) -> int:
+        """Number of coordinates, d."""
+        return self.layout.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Working dtype."""
+        return self.layout.dtype
+
+    def evaluate(self, position: Array, *, gradient: bool) -> State:
+        """One epoch: the likelihood over all rows, and its gradient if asked for.
+
+        NaN, +inf and a non-finite gradient become a likelihood of zero with `nonfinite` set, so that a bad
+        number can never win a weight or an acceptance. −inf is a legitimate zero likelihood.
+        """
+        params = self.layout.unravel(position)
+        if gradient:
+            value, low, slope = self._sum_over_chunks(jax.value_and_grad(self._log_likelihood), params)
+            slope = self.layout.ravel(slope)
+            unusable = (value > -jnp.inf) & ~jnp.isfinite(slope).all()
+            slope = jnp.where(jnp.isfinite(slope), slope, 0.0)
+        else:
+            function = lambda params, *batch: (self._log_likelihood(params, *batch), ())
+            value, low, _ = self._sum_over_chunks(function, params)
+            slope, unusable = None, jnp.bool_(False)
+        nonfinite = jnp.isnan(value) | (value == jnp.inf) | unusable
+        value = jnp.where(nonfinite, -jnp.inf, value)
+        low = jnp.where(jnp.isfinite(low) & jnp.isfinite(value), low, 0.0)
+        return State(position, self.prior.log_density(position), value, low, slope, nonfinite)
+
+    def log_likelihood_ratio(self, new: State, old: State, tempering: Array) -> Array:
+        """λ (ℓ(new) − ℓ(old)); −inf, never NaN, where `new` may not be accepted."""
+        difference = (new.log_likelihood - old.log_likelihood) + (new.low_bits - old.low_bits)
+        ratio = jnp.where(tempering == 0, 0.0, tempering * difference)
+        return jnp.where(jnp.isnan(ratio) | new.nonfinite, -jnp.inf, ratio)
+
+    def log_ratio(self, new: State, old: State, tempering: Array) -> Array:
+        """log π_λ(new) − log π_λ(old) for π_λ ∝ prior × likelihood^λ, from differences; never NaN."""
+        prior = self.prior.log_ratio(new.position, old.position)
+        ratio = prior + self.log_likelihood_ratio(new, old, tempering)
+        return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)
+
+    def _log_likelihood(self, params: Params, *batch: Any) -> Array:
+        return self.log_likelihood(params, *batch).astype(self.dtype)
+
+    def _sum_over_chunks(self, function: Callable[..., Any], params: Params) -> tuple[Array, Array, Any]:
+        """Σ over chunks of function(params, batch) -> (value, tree); the value as a (high, low) pair."""
+        zero = jnp.zeros((), self.dtype)
+        if not self.rows:
+            value, tree = function(params)
+            return value, zero, tree
+        whole, remainder = divmod(self.rows, self.chunk_rows)
+
+        def add(total: tuple[Array, Array, Any], batch: Any) -> tuple[Array, Array, Any]:
+            high, low, trees = total
+            value, tree = function(params, batch)
+            high, error = _two_sum(high, value)
+            return high, low + error, jax.tree.map(jnp.add, trees, tree)
+
+        def chunk(index: Array | int) -> Any:
+            start = index * self.chunk_rows
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.chunk_rows), self.data)
+
+        value, tree = function(params, chunk(0))
+        total = (value, zero, tree)
+        if whole > 1:
+            total = jax.lax.fori_loop(1, whole, lambda index, total: add(total, chunk(index)), total)
+        if remainder:  # a user's sum cannot be masked, so the rows left over are a smaller call
+            total = add(total, jax.tree.map(lambda leaf: leaf[self.rows - remainder :], self.data))
+        return total
+
+    def _arguments(self, rows: int) -> tuple[Any, ...]:
+        """Shapes of the likelihood's arguments for a batch of `rows`."""
+        if not rows:
+            return (self.layout.struct(),)
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), self.data)
+        return self.layout.struct(), batch
+
+    def _default_chunk(self) -> int:
+        """As many rows as keep the intermediates that grow with rows within CHUNK_BYTES."""
+        if self.rows < 2:
+            return self.rows
+        half, rows = self.rows // 2, self.rows
+        small, large = (_intermediate_bytes(self.log_likelihood, self._arguments(n)) for n in (half, rows))
+        row_bytes = max((large - small) // (rows - half), 1)
+        return int(np.clip(CHUNK_BYTES // row_bytes, min(16, rows), rows))
+
+
+class _Program:
+    """A user's function as a static argument of jit, also where it is not hashable."""
+
+    def __init__(self, function: Callable[..., Array]) -> None:
+        self.function = function
+        try:
+            self.hash = hash(function)
+        except TypeError:
+            self.hash = id(function)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Program) or self.hash != other.hash:
+            return False
+        return self.function is other.function or bool(self.function == other.function)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b, and what rounding took from it (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _rows(data: Any) -> int:
+    leaves = jax.tree_util.tree_flatten_with_path(data)[0]
+    if not leaves:
+        raise ValueError("data holds no array; leave it out, or give arrays with equal first axes")
+    lengths = {jax.tree_util.keystr(path): np.shape(leaf)[:1] for path, leaf in leaves}
+    if () in lengths.values() or len(set(lengths.values())) > 1:
+        shown = ", ".join(f"data{name}: {length[0] if length else 'a scalar'}" for name, length in lengths.items())
+        raise ValueError(f"the arrays in data must have equal first axes, one row a datum; got {shown}")
+    rows = next(iter(lengths.values()))[0]
+    if rows == 0:
+        raise ValueError("data has no rows; leave data out to sample a likelihood without data")
+    return rows
+
+
+def _check_scalar(result: Any, rows: int) -> None:
+    shape, dtype = getattr(result, "shape", None), getattr(result, "dtype", np.dtype(object))
+    if shape != ():
+        hint = "sum over the batch's rows, as in jnp.sum(...)" if rows else "return one scalar"
+        raise ValueError(f"log_likelihood returns shape {shape}, it must return shape (): {hint}")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"log_likelihood returns dtype {dtype}, it must be floating point")
+
+
+def _intermediate_bytes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> int:
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    return sum(var.aval.size * var.aval.dtype.itemsize for eqn in jaxpr.eqns for var in eqn.outvars)

@@ -1,0 +1,111 @@
+"""`sample`: islands in blocks, advanced to the end and merged into one posterior."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from isles import checks, keys
+from isles.checks import IslesWarning
+from isles.layout import Params
+from isles.posterior import Posterior, merge
+from isles.problem import Problem
+from isles.samplers.block import BlockResult, Output, Sampler
+
+BLOCK_BYTES = 1 << 28  # of particle states in one block
+BLOCK_WORK = 1 << 22  # coordinates × rows of data × particles beyond which a block is one island
+
+
+def sample(
+    problem: Problem,
+    sampler: Sampler,
+    *,
+    islands: int = 1,
+    seed: int = 0,
+    islands_per_block: int | None = None,
+    chunk_rows: int | None = None,
+    collect: Mapping[str, Callable[[Params], Any]] | None = None,
+    keep: str = "all",
+    progress: bool | None = None,
+) -> Posterior:
+    """Draw from the posterior of `problem` with P independent islands.
+
+    Args:
+        problem: what to sample from.
+        sampler: `SMC(...)`, `MCMC(...)` or `AIS(...)`: what each island does.
+        islands: P.
+        seed: decides every random number, together with the island's number.
+        islands_per_block: islands advanced together as one program; the default is a function of shapes.
+        chunk_rows: rows of data evaluated at a time; see `Problem`.
+        collect: functions of the parameters whose posterior means are accumulated while running.
+        keep: which draws are stored: `"all"`, `"thinned"` (at most 1000 a chain) or `"none"`.
+        progress: show a progress bar; by default, when the output is a terminal.
+    """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
+    if not hasattr(sampler, "advance"):
+        raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
+    islands = checks.count("islands", islands)
+    root = keys.root(seed)
+    checks.choice("keep", keep, ["all", "thinned", "none"])
+    output = Output(dict(collect or {}), keep)
+    for name, function in output.collect.items():
+        if not callable(function):
+            raise TypeError(f"collect[{name!r}]={function!r} must be a function of the parameters")
+    if chunk_rows is not None:
+        problem = problem.with_chunk_rows(chunk_rows)
+    sampler.check(problem, output)
+    if islands_per_block is None:
+        islands_per_block = default_islands_per_block(problem, sampler, islands)
+    size = min(checks.count("islands_per_block", islands_per_block), islands)
+    numbers = np.arange(islands)
+    blocks = [numbers[first : first + size] for first in range(0, islands, size)]
+    results: list[BlockResult] = []
+    with _Bar(len(blocks), sys.stderr.isatty() if progress is None else progress) as bar:
+        for block_islands in blocks:
+            block = sampler.start(problem, root, block_islands, output)
+            while not sampler.finished(block):
+                block = sampler.advance(problem, block)
+                bar.update(len(results) + block.progress)
+            results.append(sampler.result(problem, block))
+    posterior = merge(problem, sampler, results, seed=seed)
+    for message in posterior.warnings:
+        warnings.warn(message, IslesWarning, stacklevel=2)
+    return posterior
+
+
+def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) -> int:
+    """One island where an evaluation is long, so that none waits for another; else as many as fit in memory."""
+    work = sampler.width * problem.dimension * max(problem.rows, 1)
+    if work > BLOCK_WORK:
+        return 1
+    island_bytes = 12 * problem.dtype.itemsize * sampler.width * problem.dimension
+    return int(np.clip(BLOCK_BYTES // island_bytes, 1, islands))
+
+
+class _Bar:
+    """A progress bar over blocks, or nothing."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self.bar = Progress(
+            TextColumn("sampling"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True, disable=not shown,
+        )  # fmt: skip
+        self.task = self.bar.add_task("sampling", total=float(total))
+
+    def __enter__(self) -> _Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, done: float) -> None:
+        self.bar.update(self.task, completed=done)

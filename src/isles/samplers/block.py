@@ -1,0 +1,147 @@
+"""What a block of islands gives when it is done, whatever the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jax import Array
+
+from isles.kernels.base import Kernel
+from isles.layout import Params
+from isles.problem import Problem, State
+
+Record = dict[str, np.ndarray[Any, Any]]  # one stage: name -> (I,)
+
+
+class Output(NamedTuple):
+    """What a user wants of the draws."""
+
+    collect: Mapping[str, Callable[[Params], Any]]
+    keep: str  # "all", "thinned" or "none"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tempering path with everything that adaptation found along it, from the first island of a pilot run."""
+
+    schedule: np.ndarray[Any, Any]  # (J,) temperings, the last one 1
+    step_sizes: np.ndarray[Any, Any]  # (J,)
+    mutations: np.ndarray[Any, Any]  # (J,)
+    variances: np.ndarray[Any, Any] | None  # (J, d), where they follow the population
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """Draws of a block's islands on the host, with weights, evidence and cost."""
+
+    positions: np.ndarray[Any, Any] | None  # (I, N, d)
+    log_prior: np.ndarray[Any, Any]  # (I, N)
+    log_likelihood: np.ndarray[Any, Any]  # (I, N)
+    log_weights: np.ndarray[Any, Any]  # (I, N) within each island, not normalised
+    log_evidence: np.ndarray[Any, Any] | None  # (I,)
+    epochs: np.ndarray[Any, Any]  # (I, particles or chains) int64
+    nonfinite: np.ndarray[Any, Any]  # (I,) evaluations that gave NaN, +inf or a non-finite gradient
+    dead: np.ndarray[Any, Any]  # (I,) particles whose first draw had no likelihood
+    records: list[Record]
+    sums: dict[str, Any]  # name -> pytree of (I, ...) weighted sums of collected functions
+    sum_weights: np.ndarray[Any, Any]  # (I,) their total weights
+    plan: Plan | None
+    warnings: tuple[str, ...]
+
+
+class Block(Protocol):
+    """A block of islands under way."""
+
+    @property
+    def progress(self) -> float:
+        """Share of the work done, as far as one can tell."""
+        ...
+
+
+class Sampler(Protocol):
+    """What `isles.sample` needs of a sampler."""
+
+    kernel: Kernel
+
+    @property
+    def width(self) -> int:
+        """Particles, or chains, of an island."""
+        ...
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether anything is tuned on the particles whose evidence is estimated."""
+        ...
+
+    def check(self, problem: Problem, output: Output) -> None:
+        """Raise if the settings do not fit the problem."""
+        ...
+
+    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Any:
+        """A block of the given islands, drawn from the prior."""
+        ...
+
+    def advance(self, problem: Problem, block: Any) -> Any:
+        """One stage, or one group of steps, further."""
+        ...
+
+    def finished(self, block: Any) -> bool:
+        """Whether every island of the block is done."""
+        ...
+
+    def result(self, problem: Problem, block: Any) -> BlockResult:
+        """The finished block on the host."""
+        ...
+
+
+def check_kernel(problem: Problem, kernel: object) -> None:
+    """A kernel must be one, and fit the problem."""
+    if not isinstance(kernel, Kernel):
+        raise TypeError(
+            f"kernel={kernel!r} must be a kernel such as isles.HMC(), or your own subclass of isles.Kernel"
+        )
+    kernel.check(problem)
+    kernel.tuning(problem)
+
+
+def precision_warning(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: float) -> str | None:
+    """A warning where rounding of the log-likelihood is large enough to disturb acceptances."""
+    finite = log_likelihood[np.isfinite(log_likelihood)]
+    if problem.dtype != np.float32 or not finite.size:
+        return None
+    # chunk sums carry their low bits along, so a chunk's own rounding is what counts
+    share = problem.chunk_rows / problem.rows if problem.rows else 1.0
+    rounding = float(np.spacing(np.float32(np.abs(finite).max() * share))) * tempering
+    if rounding <= 0.1:
+        return None
+    return (
+        f"log-likelihoods of size {np.abs(finite).max():.3g} are rounded to {rounding:.2g} nat in float32, which "
+        f"disturbs acceptances: run in float64 (JAX_ENABLE_X64=1, parameters and data in float64)"
+    )
+
+
+def first_states(states: State, particles: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Which first draws are alive, and which evaluations were not finite, both (I, N)."""
+    alive = np.isfinite(np.asarray(states.log_likelihood)).reshape(-1, particles)
+    nonfinite = np.asarray(states.nonfinite).reshape(-1, particles)
+    return alive, nonfinite
+
+
+def describe_dead(
+    islands: np.ndarray[Any, Any], alive: np.ndarray[Any, Any], nonfinite: np.ndarray[Any, Any]
+) -> str:
+    """Why islands have no live particle at stage 0, and what to try."""
+    dead = ~alive.any(axis=1)
+    bad = int(nonfinite[dead].sum())
+    total = int(dead.sum()) * alive.shape[1]
+    named = ", ".join(map(str, islands[dead][:5])) + (", ..." if dead.sum() > 5 else "")
+    cause = (
+        f"{bad} of {total} gave NaN, +inf or a non-finite gradient; evaluate log_likelihood(prior.sample(key)) "
+        f"to find the operation that does"
+        if bad
+        else f"all {total} have likelihood zero; widen the likelihood, narrow the prior or raise particles"
+    )
+    return f"island {named}: no prior draw has a usable likelihood (stage 0): {cause}"

@@ -1,0 +1,265 @@
+"""Markov chain Monte Carlo: one long chain, or many short ones side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from isles import checks, expectations
+from isles.checks import DeadIslandsError
+from isles.kernels import HMC, Kernel
+from isles.keys import Purpose, island_keys, particle_keys
+from isles.problem import Problem
+from isles.samplers import block as blocks
+from isles.samplers import mutation
+from isles.samplers.block import BlockResult, Output, Record
+from isles.samplers.mutation import Draws, Group, Static
+
+BUFFER_BYTES = 1 << 26  # of draws held on the device at a time
+THINNED_DRAWS = 1000  # kept of each chain by keep="thinned"
+PIECES = 20  # groups that burn-in and sampling are cut into at least, so that progress can be seen
+
+
+@dataclass(frozen=True)
+class MCMC:
+    r"""Markov chains from prior draws; an island is a group of chains that are tuned together.
+
+    Draw k of a chain is its state after burn_in + (k − 1) · thin steps. Step size and scales are adapted in
+    the first 80 % of burn-in, on the island's chains, and frozen from then on. There is no evidence
+    estimate. Cost: 1 + (burn_in + (draws − 1) · thin) · L epochs a chain.
+
+    Args:
+        kernel: how chains move.
+        chains: N, of each island; 1 for a serial chain.
+        burn_in: steps before the first draw.
+        draws: draws of each chain.
+        thin: steps from one draw to the next.
+        shared_start: all chains of an island start at one prior draw, which nested R-hat needs.
+    """
+
+    kernel: Kernel = field(default_factory=HMC)
+    chains: int = 32
+    burn_in: int = 900
+    draws: int = 1
+    thin: int = 1
+    shared_start: bool = False
+
+    def __post_init__(self) -> None:
+        checks.count("chains", self.chains)
+        checks.count("burn_in", self.burn_in, minimum=0)
+        checks.count("draws", self.draws)
+        checks.count("thin", self.thin)
+        if self.burn_in + (self.draws - 1) * self.thin >= 1 << 31:
+            raise ValueError(
+                f"a chain of {self.burn_in + (self.draws - 1) * self.thin} steps is too long; at most 2³¹ − 1"
+            )
+
+    @property
+    def width(self) -> int:
+        """Chains of an island."""
+        return self.chains
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether burn-in tunes the kernel."""
+        return self.kernel.adapts_step_size or self.kernel.scale_from_population
+
+    @property
+    def adapt_until(self) -> int:
+        """Steps during which the kernel is tuned: 80 % of burn-in."""
+        return self.burn_in * 4 // 5
+
+    def check(self, problem: Problem, output: Output) -> None:
+        """Raise if the settings do not fit the problem."""
+        blocks.check_kernel(problem, self.kernel)
+
+    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> MCMCBlock:
+        """Prior draws: one epoch a chain."""
+        kernel = Static(
+            self.kernel,
+            self.chains,
+            adapt_step=self.kernel.adapts_step_size,
+            adapt_scale=bool(self.kernel.scale_from_population),
+            decorrelate=False,
+        )
+        if self.shared_start:
+            keys = jnp.repeat(island_keys(root, Purpose.PRIOR, 0, islands), self.chains)
+        else:
+            keys = particle_keys(root, Purpose.PRIOR, 0, islands, self.chains)
+        states = mutation.draw_prior(problem, kernel, keys)
+        alive, nonfinite = blocks.first_states(states, self.chains)
+        if not alive.any():
+            raise DeadIslandsError(blocks.describe_dead(islands, alive, nonfinite))
+        tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
+        group = mutation.new_group(problem, kernel, states, tuning, np.ones(len(islands), bool))
+        return MCMCBlock(
+            sampler=self,
+            islands=islands,
+            kernel=kernel,
+            output=output,
+            group=group,
+            keys=particle_keys(root, Purpose.MUTATION, 0, islands, self.chains),
+            burnt_in=0,
+            drawn=0,
+            kept=(),
+            sums={},
+            sum_weights=np.zeros(len(islands)),
+            epochs=np.ones((len(islands), self.chains), np.int64),
+            nonfinite=nonfinite.sum(axis=1).astype(np.int64),
+            dead=(~alive).sum(axis=1),
+            records=(),
+        )
+
+    def finished(self, block: MCMCBlock) -> bool:
+        """Whether all draws are taken."""
+        return block.drawn == self.draws
+
+    def advance(self, problem: Problem, block: MCMCBlock) -> MCMCBlock:
+        """One group of steps: a piece of burn-in, or as many draws as the buffer holds."""
+        tempering = jnp.ones(len(block.islands), problem.dtype)
+        dials = mutation.dials(problem, self.kernel, self.adapt_until)
+        if block.burnt_in < self.burn_in:
+            until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
+            group = mutation.mutate(
+                problem, block.kernel, block.group, tempering, block.keys, dials, np.int32(until)
+            )
+            return self._close(block, group, burnt_in=until)
+        rows = len(block.islands) * self.chains
+        fits = BUFFER_BYTES // (problem.dtype.itemsize * rows * (problem.dimension + 2))
+        size = int(np.clip(fits, 1, -(-self.draws // PIECES)))
+        count = min(size, self.draws - block.drawn)
+        buffer = Draws(
+            jnp.zeros((size, rows, problem.dimension), problem.dtype),
+            jnp.zeros((size, rows), problem.dtype),
+            jnp.zeros((size, rows), problem.dtype),
+        )
+        group, buffer = mutation.draw_chain(
+            problem, block.kernel, block.group, buffer, tempering, block.keys, dials,
+            np.int32(self.thin), np.int32(block.drawn), np.int32(count),
+        )  # fmt: skip
+        block = self._record_draws(problem, block, jax.device_get(buffer), count)
+        return self._close(block, group, drawn=block.drawn + count)
+
+    def result(self, problem: Problem, block: MCMCBlock) -> BlockResult:
+        """Chains on the host, equally weighted; draws outside the likelihood's support have no weight."""
+        log_likelihood = np.concatenate([draws.log_likelihood for draws in block.kept], axis=2)
+        log_prior = np.concatenate([draws.log_prior for draws in block.kept], axis=2)
+        islands = len(block.islands)
+        flat = lambda x: x.reshape(islands, -1).astype(np.float64)
+        positions = None
+        if block.output.keep != "none":
+            positions = np.concatenate([draws.position for draws in block.kept], axis=2)
+            positions = positions.reshape(islands, -1, problem.dimension)
+        lost = ~np.isfinite(log_likelihood)
+        warnings = []
+        if lost.any():
+            share = f"{lost.any(axis=2).sum()} of {lost[:, :, 0].size} chains"
+            warnings.append(
+                f"{share} have draws where the likelihood is zero or not finite; these draws have weight 0: "
+                f"raise burn_in={self.burn_in} or start from a narrower prior"
+            )
+        precision = blocks.precision_warning(problem, log_likelihood, 1.0)
+        return BlockResult(
+            positions=positions,
+            log_prior=flat(log_prior),
+            log_likelihood=flat(log_likelihood),
+            log_weights=np.where(flat(lost) > 0, -np.inf, 0.0),
+            log_evidence=None,
+            epochs=block.epochs,
+            nonfinite=block.nonfinite,
+            dead=block.dead,
+            records=list(block.records),
+            sums=block.sums,
+            sum_weights=block.sum_weights,
+            plan=None,
+            warnings=(*warnings, *([precision] if precision else [])),
+        )
+
+    def _record_draws(self, problem: Problem, block: MCMCBlock, buffer: Draws, count: int) -> MCMCBlock:
+        """Add a group of draws to the collected sums, and keep those that were asked for."""
+        by_chain = lambda x: np.moveaxis(x[:count].reshape(count, -1, self.chains, *x.shape[2:]), 0, 2)
+        draws = Draws(*map(by_chain, buffer))  # (I, chains, count, ...)
+        usable = np.isfinite(draws.log_likelihood).reshape(len(block.islands), -1).astype(np.float64)
+        positions = np.asarray(draws.position).reshape(len(block.islands), -1, problem.dimension)
+        sums = dict(block.sums)
+        for name, function in block.output.collect.items():
+            total = expectations.island_sums(problem.layout, function, positions, usable)
+            sums[name] = jax.tree.map(np.add, sums[name], total) if name in sums else total
+        every = {"all": 1, "thinned": -(-self.draws // THINNED_DRAWS), "none": self.draws}[block.output.keep]
+        wanted = [k for k in range(count) if (block.drawn + k) % every == 0]
+        kept = block.kept
+        if wanted:
+            chosen = Draws(*(x[:, :, wanted] for x in draws))
+            if block.output.keep == "none":
+                chosen = chosen._replace(position=chosen.position[..., :0])
+            kept = (*kept, chosen)
+        total_weight = block.sum_weights + usable.sum(axis=1)
+        return dataclasses.replace(block, kept=kept, sums=sums, sum_weights=total_weight)
+
+    def _close(self, block: MCMCBlock, group: Group, **changes: Any) -> MCMCBlock:
+        """Write down what the group of steps showed, and set its counters to zero."""
+        islands = len(block.islands)
+        steps = np.asarray(group.moved)
+        by_island = lambda x: np.asarray(x, np.int64).reshape(islands, -1)
+        evaluations, nonfinite = by_island(group.evaluations), by_island(group.nonfinite)
+        record: Record = {
+            "step": np.full(islands, float(group.mutation)),
+            "acceptance": np.asarray(group.acceptance, np.float64) / np.maximum(steps, 1),
+            "step_size": np.asarray(group.tuning.step_size, np.float64),
+            "epochs": evaluations.max(axis=1).astype(np.float64),
+            "capped": np.asarray(group.capped, np.float64),
+            "nonfinite": nonfinite.sum(axis=1).astype(np.float64),
+            "log_likelihood": np.asarray(group.states.log_likelihood, np.float64)
+            .reshape(islands, -1)
+            .mean(axis=1),
+        }
+        zero = jnp.zeros_like
+        group = group._replace(
+            moved=zero(group.moved),
+            acceptance=zero(group.acceptance),
+            capped=zero(group.capped),
+            evaluations=zero(group.evaluations),
+            nonfinite=zero(group.nonfinite),
+        )
+        return dataclasses.replace(
+            block,
+            group=group,
+            epochs=block.epochs + evaluations,
+            nonfinite=block.nonfinite + nonfinite.sum(axis=1),
+            records=(*block.records, record),
+            **changes,
+        )
+
+
+@dataclass(frozen=True)
+class MCMCBlock:
+    """Chains between two groups of steps."""
+
+    sampler: MCMC
+    islands: np.ndarray[Any, Any]  # (I,)
+    kernel: Static
+    output: Output
+    group: Group
+    keys: Array  # (I·N,)
+    burnt_in: int  # steps of burn-in done
+    drawn: int  # draws taken of each chain
+    kept: tuple[Draws, ...]  # leaves (I, chains, draws, ...)
+    sums: dict[str, Any]
+    sum_weights: np.ndarray[Any, Any]  # (I,)
+    epochs: np.ndarray[Any, Any]  # (I, chains)
+    nonfinite: np.ndarray[Any, Any]  # (I,)
+    dead: np.ndarray[Any, Any]  # (I,)
+    records: tuple[Record, ...]
+
+    @property
+    def progress(self) -> float:
+        """Share of the steps done."""
+        sampler = self.sampler
+        total = sampler.burn_in + (sampler.draws - 1) * sampler.thin + 1
+        return (self.burnt_in + self.drawn * sampler.thin) / (total + sampler.thin)

@@ -1,0 +1,222 @@
+"""Mutations of a block of islands as one compiled program: rows are islands × particles under a single vmap.
+
+The bounds of the loop, temperings and tunings are arguments, so nothing is compiled anew when they change,
+and where a group of mutations is cut does not change a bit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from isles import adapt
+from isles.kernels.base import Kernel, Tuning
+from isles.problem import Problem, State
+
+
+class Group(NamedTuple):
+    """A block of islands between two mutations: what the next one needs, and sums since the stage began."""
+
+    states: State  # leaves (I·N, ...)
+    tuning: Tuning  # leaves (I, ...)
+    mean: Array | None  # (I, d) running mean of the kernel's coordinates, while burn-in learns scales
+    start: Array | None  # (I·N, d) positions at the start of the stage, for Decorrelate
+    active: Array  # (I,) bool: islands still moving in this stage
+    mutation: Array  # () mutations so far in this stage
+    moved: Array  # (I,) mutations each island made
+    acceptance: Array  # (I,) sum of mean acceptance probabilities
+    capped: Array  # (I,) mutations whose trajectory was cut short
+    correlation: Array  # (I,) with the stage's start, as last seen
+    evaluations: Array  # (I·N,) epochs
+    nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
+
+
+class Static:
+    """A kernel and the shape of its use, as jit's static argument: equal programs share compiled code."""
+
+    def __init__(
+        self, kernel: Kernel, particles: int, *, adapt_step: bool, adapt_scale: bool, decorrelate: bool
+    ) -> None:
+        self.kernel, self.particles = kernel, particles
+        self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
+        self.identity = (type(kernel), kernel.program(), particles, adapt_step, adapt_scale, decorrelate)
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self.identity == other.identity
+
+
+class Dials(NamedTuple):
+    """Numbers that steer adaptation."""
+
+    target_acceptance: Any  # ()
+    adapt_until: Any  # () mutations before which tuning may change
+    threshold: Any  # () correlation at which an island stops
+
+
+def dials(problem: Problem, kernel: Kernel, adapt_until: int, threshold: float = 0.0) -> Dials:
+    """`Dials` with the dtypes that keep compiled code reusable."""
+    number = problem.dtype.type
+    target = 0.0 if kernel.target_acceptance is None else kernel.target_acceptance
+    return Dials(number(target), np.int32(adapt_until), number(threshold))
+
+
+@partial(jax.jit, static_argnames="kernel")
+def draw_prior(problem: Problem, kernel: Static, keys: Array) -> State:
+    """A prior draw and its evaluation for each key: one epoch each."""
+    return jax.vmap(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
+
+
+def new_group(problem: Problem, kernel: Static, states: State, tuning: Tuning, active: Any) -> Group:
+    """A stage about to begin at `states`, which it takes over."""
+    rows = states.position.shape[0]
+    islands = rows // kernel.particles
+    counts = lambda size: jnp.zeros(size, jnp.int32)
+    zeros = lambda: jnp.zeros(islands, problem.dtype)
+    # copies: the group's buffers are donated, and one buffer may not be donated twice
+    start = jnp.array(states.position, copy=True) if kernel.decorrelate else None
+    mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
+    return Group(
+        states, tuning, mean, start, jnp.asarray(active), counts(()), counts(islands), zeros(),
+        counts(islands), zeros() + 1, counts(rows), counts(rows),
+    )  # fmt: skip
+
+
+@partial(jax.jit, static_argnames="kernel", donate_argnames="group")
+def mutate(
+    problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
+) -> Group:
+    """Mutations `group.mutation` .. `until` of every active island, at tempering (I,), with keys (I·N,)."""
+    return _mutate(problem, kernel, group, tempering, keys, dials, until)
+
+
+def _mutate(
+    problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
+) -> Group:
+    particles = kernel.particles
+    islands = group.active.shape[0]
+    by_island = lambda x: x.reshape(islands, particles, *x.shape[1:])
+    to_rows = lambda tree: jax.tree.map(partial(jnp.repeat, repeats=particles, axis=0), tree)
+    step = jax.vmap(partial(kernel.kernel.step, problem))
+
+    def mutation(group: Group) -> Group:
+        row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
+        moved, info = step(row_keys, group.states, to_rows(tempering), to_rows(group.tuning))
+        live = to_rows(group.active)
+        states = jax.tree.map(
+            lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
+        )
+        acceptance = by_island(info.acceptance).mean(axis=1)
+        number = group.mutation + 1
+        learning = group.active & (number <= dials.adapt_until)
+        tuning, mean = group.tuning, group.mean
+        if group.mean is not None:
+            coordinates = jax.vmap(partial(kernel.kernel.coordinates, problem))(states.position)
+            mean, variances = adapt.running_moments(group.mean, tuning.variances, by_island(coordinates), number)
+            mean = jnp.where(learning[:, None], mean, group.mean)
+            tuning = tuning._replace(variances=jnp.where(learning[:, None], variances, tuning.variances))
+        if kernel.adapt_step:
+            size = adapt.next_step_size(tuning.step_size, acceptance, dials.target_acceptance, number)
+            size = jnp.minimum(size, kernel.kernel.max_step_size(tuning.variances))
+            tuning = tuning._replace(step_size=jnp.where(learning, size, tuning.step_size))
+        active, correlation = group.active, group.correlation
+        if group.start is not None:
+            seen = adapt.correlation(by_island(group.start), by_island(states.position))
+            correlation = jnp.where(active, seen, correlation)
+            active = active & (correlation > dials.threshold)
+        capped = by_island(jnp.broadcast_to(info.capped, live.shape)).any(axis=1)
+        return Group(
+            states, tuning, mean, group.start, active, number,
+            moved=group.moved + group.active,
+            acceptance=group.acceptance + jnp.where(group.active, acceptance, 0),
+            capped=group.capped + (capped & group.active),
+            correlation=correlation,
+            evaluations=group.evaluations + jnp.where(live, info.evaluations, 0),
+            nonfinite=group.nonfinite + jnp.where(live, info.nonfinite, 0),
+        )  # fmt: skip
+
+    unfinished = lambda group: (group.mutation < until) & group.active.any()
+    return jax.lax.while_loop(unfinished, mutation, group)
+
+
+class Draws(NamedTuple):
+    """What is recorded of one draw of every row; leaves (draws, I·N, ...) in a buffer."""
+
+    position: Array
+    log_prior: Array
+    log_likelihood: Array
+
+
+@partial(jax.jit, static_argnames="kernel", donate_argnames=("group", "buffer"))
+def draw_chain(
+    problem: Problem,
+    kernel: Static,
+    group: Group,
+    buffer: Draws,
+    tempering: Array,
+    keys: Array,
+    dials: Dials,
+    thin: Array,
+    first: Array,
+    count: Array,
+) -> tuple[Group, Draws]:
+    """Fill the buffer with draws `first` .. `first + count` of every chain; draw 0 is the state as it stands."""
+
+    def draw(index: Array, carry: tuple[Group, Draws]) -> tuple[Group, Draws]:
+        group, buffer = carry
+        until = group.mutation + jnp.where(first + index == 0, 0, thin)
+        group = _mutate(problem, kernel, group, tempering, keys, dials, until)
+        states = group.states
+        record = Draws(states.position, states.log_prior, states.log_likelihood)
+        return group, jax.tree.map(lambda all, one: all.at[index].set(one), buffer, record)
+
+    return jax.lax.fori_loop(0, count, draw, (group, buffer))
+
+
+@jax.jit
+def select(states: State, rows: Array) -> State:
+    """The states of the given rows: resampling."""
+    return jax.tree.map(lambda leaf: leaf[rows], states)
+
+
+@partial(jax.jit, static_argnames="kernel")
+def population_tuning(
+    problem: Problem, kernel: Static, states: State, weights: Array, tuning: Tuning, moving: Array
+) -> Tuning:
+    """`tuning` with the weighted variances (I, d) of the population, shrunk toward the last ones."""
+    coordinates = jax.vmap(partial(kernel.kernel.coordinates, problem))(states.position)
+    coordinates = coordinates.reshape(*weights.shape, -1)
+    live = weights[:, :, None] > 0  # a dead particle's coordinates may be anything
+    coordinates = jnp.where(live, coordinates, 0.0)
+    mean = jnp.einsum("in,ind->id", weights, coordinates)
+    variances = jnp.einsum("in,ind->id", weights, jnp.square(coordinates - mean[:, None]))
+    variances = adapt.shrunk_variances(variances, tuning.variances, kernel.particles)
+    variances = jnp.where(moving[:, None], variances, tuning.variances)
+    if kernel.adapt_step:
+        step_size = jnp.minimum(tuning.step_size, kernel.kernel.max_step_size(variances))
+        tuning = tuning._replace(step_size=step_size)
+    return tuning._replace(variances=variances)
+
+
+def broadcast_tuning(tuning: Tuning, islands: int) -> Tuning:
+    """One tuning for every island, leaves (I, ...), in buffers of their own."""
+    return jax.tree.map(lambda leaf: jnp.array(jnp.broadcast_to(leaf, (islands, *leaf.shape))), tuning)
+
+
+def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Log-likelihoods (I, N) in float64, with the bits that the device's dtype could not hold."""
+    high, low = jax.device_get((states.log_likelihood, states.low_bits))
+    return np.asarray(high.astype(np.float64) + low, np.float64).reshape(-1, particles)
+
+
+@partial(jax.jit, static_argnames="kernel")
+def _mean_coordinates(problem: Problem, kernel: Static, positions: Array) -> Array:
+    coordinates = jax.vmap(partial(kernel.kernel.coordinates, problem))(positions)
+    return coordinates.reshape(-1, kernel.particles, coordinates.shape[-1]).mean(axis=1)

@@ -1,0 +1,149 @@
+"""Sequential Monte Carlo: reweight, resample, mutate, from the prior to the posterior."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from isles import checks, keys, weights
+from isles.adapt import Decorrelate
+from isles.kernels import HMC, Kernel
+from isles.problem import Problem
+from isles.samplers import block as blocks
+from isles.samplers import mutation, tempered
+from isles.samplers.block import BlockResult, Output, Plan
+from isles.samplers.tempered import TemperedBlock
+
+
+@dataclass(frozen=True)
+class SMC:
+    r"""Sequential Monte Carlo samplers (Del Moral, Doucet and Jasra 2006) with adaptive tempering.
+
+    Stage j of an island with particles θ^i and log-likelihoods ℓ^i:
+
+    1. choose λ_j so that the weights w^i ∝ exp((λ_j − λ_{j−1}) ℓ^i) have ESS = `ess_fraction` · N;
+    2. log Z += log mean_i exp((λ_j − λ_{j−1}) ℓ^i);
+    3. resample N particles by w, then move each by `mutations` steps of the kernel for prior × likelihood^{λ_j}.
+
+    It ends with N equally weighted particles at λ = 1. Cost: 1 + Σ_j M_j L epochs a particle.
+
+    Args:
+        kernel: how particles move.
+        particles: N, of each island.
+        mutations: M, the steps of a stage; or a rule, `Decorrelate(0.05, max=200)`.
+        ess_fraction: α in ESS = αN.
+        schedule: fixed temperings instead, rising to 1.
+        resampling: `"systematic"`, `"stratified"`, `"multinomial"` or `"residual"`.
+        max_stages: an error after so many, since the tempering then hardly moves.
+    """
+
+    kernel: Kernel = field(default_factory=HMC)
+    particles: int = 32
+    mutations: int | Decorrelate = 20
+    ess_fraction: float = 0.5
+    schedule: Sequence[float] | None = None
+    resampling: str = "systematic"
+    max_stages: int = 10_000
+    plan: Plan | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.count("particles", self.particles)
+        tempered.check_mutations(self.mutations)
+        checks.fraction("ess_fraction", self.ess_fraction)
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", tuple(tempered.check_schedule("schedule", self.schedule)))
+        checks.choice("resampling", self.resampling, weights.RESAMPLING)
+        checks.count("max_stages", self.max_stages)
+
+    def frozen(self, posterior: Any) -> SMC:
+        """This sampler with the schedule, step sizes, scales and mutations that a pilot run found.
+
+        Nothing is adapted then, so the evidence estimate is exactly unbiased.
+        """
+        return dataclasses.replace(self, plan=posterior.require_plan())
+
+    @property
+    def width(self) -> int:
+        """Particles of an island."""
+        return self.particles
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether schedule, tuning or number of mutations follow the particles."""
+        if self.plan is not None:
+            return False
+        tuned = self.kernel.adapts_step_size or self.kernel.scale_from_population
+        return self.schedule is None or tuned or isinstance(self.mutations, Decorrelate)
+
+    def check(self, problem: Problem, output: Output) -> None:
+        """Raise if the settings do not fit the problem."""
+        blocks.check_kernel(problem, self.kernel)
+
+    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
+        """Prior draws."""
+        frozen = self.plan is not None
+        return tempered.start(
+            problem, self.kernel, root, islands, output,
+            particles=self.particles,
+            adapt_step=self.kernel.adapts_step_size and not frozen,
+            decorrelate=isinstance(self.mutations, Decorrelate) and not frozen,
+        )  # fmt: skip
+
+    def finished(self, block: TemperedBlock) -> bool:
+        """Whether every island has reached tempering 1."""
+        return bool((block.tempering >= 1).all())
+
+    def advance(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
+        """One stage of every island that is not done."""
+        if block.stage >= self.max_stages:
+            raise RuntimeError(
+                f"tempering reached only {block.tempering.min():.3g} after max_stages={self.max_stages} stages; "
+                f"lower ess_fraction={self.ess_fraction}, raise mutations, or raise max_stages"
+            )
+        # reweight
+        moving = block.tempering < 1
+        tempering = self._next_tempering(problem, block)
+        log_weights = weights.increments(block.log_likelihood, tempering - block.tempering)
+        gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)
+        tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
+        # resample
+        uniforms = keys.uniforms(block.root, block.stage, block.islands, self.particles)
+        ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
+        ancestors[moving] = weights.resample(
+            self.resampling, weights.normalise(log_weights[moving]), uniforms[moving]
+        )
+        rows = ancestors + self.particles * np.arange(len(block.islands))[:, None]
+        states = mutation.select(block.states, rows.ravel().astype(np.int32))
+        # mutate
+        record = {
+            "ess": np.exp(weights.log_ess(log_weights)),
+            "log_evidence": block.log_evidence + gain,
+            "unique_ancestors": 1 + (np.diff(ancestors, axis=1) > 0).sum(axis=1),
+        }
+        return tempered.move(
+            problem, block, states, tuning, tempering, self._mutations(block.stage), record,
+            log_evidence=block.log_evidence + gain,
+        )  # fmt: skip
+
+    def result(self, problem: Problem, block: TemperedBlock) -> BlockResult:
+        """Equally weighted particles at tempering 1."""
+        return tempered.result(problem, block)
+
+    def _next_tempering(self, problem: Problem, block: TemperedBlock) -> np.ndarray[Any, Any]:
+        fixed = self.plan.schedule if self.plan is not None else self.schedule
+        if fixed is None:
+            dtype = problem.dtype.type
+            solved = weights.next_tempering(
+                block.log_likelihood, block.tempering, ess_fraction=self.ess_fraction, dtype=dtype
+            )
+        else:
+            solved = np.full(len(block.islands), float(problem.dtype.type(fixed[block.stage])))
+        return np.where(block.tempering < 1, solved, 1.0)
+
+    def _mutations(self, stage: int) -> int | Decorrelate:
+        return self.mutations if self.plan is None else int(self.plan.mutations[stage])

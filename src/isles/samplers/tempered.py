@@ -1,0 +1,252 @@
+"""What SMC and AIS share: a block of islands on its way from the prior (tempering 0) to the posterior (1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from isles import checks, expectations, weights
+from isles.adapt import Decorrelate
+from isles.checks import DeadIslandsError
+from isles.kernels.base import Kernel, Tuning
+from isles.keys import Purpose, particle_keys
+from isles.problem import Problem, State
+from isles.samplers import block as blocks
+from isles.samplers import mutation
+from isles.samplers.block import BlockResult, Output, Plan, Record
+from isles.samplers.mutation import Static
+
+
+@dataclass(frozen=True)
+class TemperedBlock:
+    """Islands between two stages."""
+
+    root: Array
+    islands: np.ndarray[Any, Any]  # (I,) their numbers in the run
+    kernel: Static
+    output: Output
+    states: State  # leaves (I·N, ...)
+    tuning: Tuning  # leaves (I, ...)
+    log_likelihood: np.ndarray[Any, Any]  # (I, N)
+    tempering: np.ndarray[Any, Any]  # (I,)
+    log_weights: np.ndarray[Any, Any]  # (I, N)
+    log_evidence: np.ndarray[Any, Any]  # (I,)
+    epochs: np.ndarray[Any, Any]  # (I, N)
+    nonfinite: np.ndarray[Any, Any]  # (I,)
+    dead: np.ndarray[Any, Any]  # (I,)
+    variances: tuple[np.ndarray[Any, Any], ...]  # (d,) of the first island, a stage
+    records: tuple[Record, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def stage(self) -> int:
+        """Stages done."""
+        return len(self.records)
+
+    @property
+    def progress(self) -> float:
+        """Share of the way, on the log scale on which tempering advances about evenly."""
+        if not self.records:
+            return 0.0
+        first = float(np.min(self.records[0]["tempering"]))
+        now = float(np.min(self.tempering))
+        return 1.0 if now >= 1 else float(np.log(now / first) / -np.log(first)) * 0.95
+
+
+def start(
+    problem: Problem,
+    kernel: Kernel,
+    root: Array,
+    islands: np.ndarray[Any, Any],
+    output: Output,
+    **static: Any,
+) -> TemperedBlock:
+    """Prior draws of every island: one epoch a particle."""
+    program = Static(kernel, adapt_scale=False, **static)
+    particles = program.particles
+    keys = particle_keys(root, Purpose.PRIOR, 0, islands, particles)
+    states = mutation.draw_prior(problem, program, keys)
+    alive, nonfinite = blocks.first_states(states, particles)
+    dead_island = ~alive.any(axis=1)
+    warnings: tuple[str, ...] = ()
+    if dead_island.any():
+        why = blocks.describe_dead(islands, alive, nonfinite)
+        if dead_island.all():
+            raise DeadIslandsError(why)
+        warnings = (f"{why}. Such islands count with evidence 0.",)
+    size = len(islands)
+    return TemperedBlock(
+        root=root,
+        islands=islands,
+        kernel=program,
+        output=output,
+        states=states,
+        tuning=mutation.broadcast_tuning(kernel.tuning(problem), size),
+        log_likelihood=mutation.host_log_likelihood(states, particles),
+        tempering=np.where(dead_island, 1.0, 0.0),
+        log_weights=np.zeros((size, particles)),
+        log_evidence=np.where(dead_island, -np.inf, 0.0),
+        epochs=np.ones((size, particles), np.int64),
+        nonfinite=nonfinite.sum(axis=1).astype(np.int64),
+        dead=(~alive).sum(axis=1),
+        variances=(),
+        records=(),
+        warnings=warnings,
+    )
+
+
+def next_tuning(
+    problem: Problem, block: TemperedBlock, plan: Plan | None, log_weights: np.ndarray[Any, Any]
+) -> Tuning:
+    """The next stage's tuning: the plan's, or the last one with scales from the weighted particles.
+
+    The weights are those before resampling, which makes duplicates.
+    """
+    if plan is not None:
+        return _planned_tuning(problem, block, plan)
+    if not block.kernel.kernel.scale_from_population:
+        return block.tuning
+    within = weights.normalise(log_weights).astype(problem.dtype)
+    moving = block.tempering < 1
+    return mutation.population_tuning(problem, block.kernel, block.states, within, block.tuning, moving)
+
+
+def move(
+    problem: Problem,
+    block: TemperedBlock,
+    states: State,
+    tuning: Tuning,
+    tempering: np.ndarray[Any, Any],
+    mutations: int | Decorrelate,
+    record: Record,
+    **changes: Any,
+) -> TemperedBlock:
+    """Mutate `states` at the new tempering, and close the stage with a record of it."""
+    kernel, particles = block.kernel, block.kernel.particles
+    moving = block.tempering < 1
+    rule = mutations if isinstance(mutations, Decorrelate) else None
+    limit = mutations.max if isinstance(mutations, Decorrelate) else mutations
+    keys = particle_keys(block.root, Purpose.MUTATION, block.stage, block.islands, particles)
+    group = mutation.new_group(problem, kernel, states, tuning, moving)
+    group = mutation.mutate(
+        problem,
+        kernel,
+        group,
+        jnp.asarray(tempering, problem.dtype),
+        keys,
+        mutation.dials(problem, kernel.kernel, limit, rule.threshold if rule else 0.0),
+        np.int32(limit),
+    )
+    moved = np.asarray(group.moved)
+    epochs = np.asarray(group.evaluations, np.int64).reshape(-1, particles)
+    nonfinite = np.asarray(group.nonfinite, np.int64).reshape(-1, particles).sum(axis=1)
+    log_likelihood = mutation.host_log_likelihood(group.states, particles)
+    record = record | {
+        "tempering": tempering,
+        "acceptance": np.asarray(group.acceptance, np.float64) / np.maximum(moved, 1),
+        "step_size": np.asarray(group.tuning.step_size, np.float64),
+        "mutations": moved,
+        "epochs": epochs.max(axis=1),
+        "capped": np.asarray(group.capped),
+        "nonfinite": nonfinite,
+    }
+    if rule:
+        record["correlation"] = np.asarray(group.correlation, np.float64)
+    record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
+    variances = block.variances
+    if kernel.kernel.scale_from_population and moving[0]:
+        variances = (*variances, np.asarray(group.tuning.variances[0]))
+    warning = blocks.precision_warning(problem, log_likelihood[moving], float(tempering[moving].max()))
+    warnings = block.warnings if warning is None else (*block.warnings, warning)
+    return dataclasses.replace(
+        block,
+        states=group.states,
+        tuning=group.tuning,
+        log_likelihood=log_likelihood,
+        tempering=tempering,
+        epochs=block.epochs + epochs,
+        nonfinite=block.nonfinite + nonfinite,
+        variances=variances,
+        records=(*block.records, record),
+        warnings=warnings,
+        **changes,
+    )
+
+
+def result(problem: Problem, block: TemperedBlock) -> BlockResult:
+    """The block on the host, its draws collected and kept as asked."""
+    islands, particles = len(block.islands), block.kernel.particles
+    log_weights = np.where(np.isfinite(block.log_likelihood), block.log_weights, -np.inf)
+    positions = np.asarray(block.states.position).reshape(islands, particles, -1)
+    within = weights.normalise(log_weights)
+    sums = {
+        name: expectations.island_sums(problem.layout, function, positions, within)
+        for name, function in block.output.collect.items()
+    }
+    return BlockResult(
+        positions=None if block.output.keep == "none" else positions,
+        log_prior=np.asarray(block.states.log_prior, np.float64).reshape(islands, particles),
+        log_likelihood=block.log_likelihood,
+        log_weights=log_weights,
+        log_evidence=block.log_evidence,
+        epochs=block.epochs,
+        nonfinite=block.nonfinite,
+        dead=block.dead,
+        records=list(block.records),
+        sums=sums,
+        sum_weights=within.sum(axis=1),
+        plan=_plan(block),
+        warnings=tuple(dict.fromkeys(block.warnings)),
+    )
+
+
+def check_schedule(name: str, schedule: Sequence[float]) -> np.ndarray[Any, Any]:
+    """A schedule as temperings λ_1 < ... < λ_J = 1; a leading 0 is understood."""
+    values = np.asarray(schedule, np.float64)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"{name} must be a list of temperings, got shape {values.shape}")
+    if values[0] == 0:
+        values = values[1:]
+    if not values.size or values[-1] != 1 or values[0] <= 0 or (np.diff(values.astype(np.float32)) <= 0).any():
+        raise ValueError(
+            f"{name} must rise from above 0 to exactly 1, got {list(schedule)[:4]} ... {list(schedule)[-1:]}"
+        )
+    return values
+
+
+def check_mutations(mutations: object) -> None:
+    """A fixed number of mutations, or a rule."""
+    if not isinstance(mutations, Decorrelate):
+        checks.count("mutations", mutations)
+
+
+def _planned_tuning(problem: Problem, block: TemperedBlock, plan: Plan) -> Tuning:
+    if plan.variances is not None and plan.variances.shape[1] != problem.dimension:
+        raise ValueError(
+            f"the sampler was frozen on a problem of {plan.variances.shape[1]} parameters, "
+            f"this one has {problem.dimension}; freeze it on a pilot run of this problem"
+        )
+    tuning = block.kernel.kernel.tuning(problem)
+    tuning = tuning._replace(step_size=jnp.asarray(plan.step_sizes[block.stage], problem.dtype))
+    if plan.variances is not None:
+        tuning = tuning._replace(variances=jnp.asarray(plan.variances[block.stage], problem.dtype))
+    return mutation.broadcast_tuning(tuning, len(block.islands))
+
+
+def _plan(block: TemperedBlock) -> Plan | None:
+    if block.log_evidence[0] == -np.inf:
+        return None
+    column = lambda name: np.array([record[name][0] for record in block.records])
+    stages = int(np.isfinite(column("tempering")).sum())
+    return Plan(
+        schedule=column("tempering")[:stages],
+        step_sizes=column("step_size")[:stages],
+        mutations=column("mutations")[:stages].astype(np.int64),
+        variances=np.stack(block.variances) if block.variances else None,
+    )

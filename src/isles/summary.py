@@ -1,0 +1,175 @@
+"""What a run says about itself: the table of `posterior.diagnostics()`, and its warnings with remedies."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isles import diagnostics
+from isles.adapt import Decorrelate
+from isles.samplers.block import Sampler
+from isles.samplers.smc import SMC
+
+if TYPE_CHECKING:
+    from isles.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """A table of facts about a run, and warnings."""
+
+    rows: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.rows[name]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.rows))
+        lines = [f"{name:<{width}}  {_show(value)}" for name, value in self.rows.items()]
+        return "\n".join([*lines, *(f"warning: {message}" for message in self.warnings)])
+
+
+def summarise(posterior: Posterior) -> Diagnostics:
+    """The table of a posterior."""
+    islands, draws = posterior.log_weights.shape
+    rows: dict[str, Any] = {"islands": islands, "draws an island": draws}
+    if posterior.island_log_evidence is not None:
+        rows["log evidence"] = posterior.log_evidence
+        rows["log evidence, standard error"] = posterior.log_evidence_standard_error
+        rows["evidence is"] = posterior.evidence_kind
+        rows["stages"] = _range((np.isfinite(posterior.trace["tempering"])).sum(axis=0))
+    rows["island weights"] = posterior.weighting
+    rows["island ESS"] = posterior.island_ess
+    if posterior.trace:
+        rows["acceptance, last"] = float(np.nanmean(_last(posterior.trace["acceptance"])))
+        rows["step size, last"] = float(np.nanmean(_last(posterior.trace["step_size"])))
+    if "unique_ancestors" in posterior.trace:
+        rows["unique ancestors, least"] = int(np.nanmin(posterior.trace["unique_ancestors"]))
+    if posterior.positions is not None:
+        rows |= _agreement(posterior)
+    rows["dead first draws"] = int(posterior.dead.sum())
+    rows["non-finite evaluations"] = int(posterior.nonfinite.sum())
+    rows["epochs, parallel"] = posterior.epochs.parallel
+    rows["epochs, total"] = posterior.epochs.total
+    return Diagnostics(rows, posterior.warnings)
+
+
+def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
+    """What deserves a look, each with a remedy."""
+    found = []
+    islands, draws = posterior.log_weights.shape
+    ess = posterior.island_ess
+    if posterior.weighting == "evidence" and ess is not None and ess < max(2, islands / 4):
+        found.append(
+            f"island ESS {ess:.1f} of {islands}: few islands carry the weight, so more islands buy little here; "
+            f"raise mutations or particles (posterior.with_weights('equal') shows the unweighted answer)"
+        )
+    trace = posterior.trace
+    if trace:
+        acceptance = float(np.nanmean(_last(trace["acceptance"])))
+        if acceptance < 0.05:
+            found.append(
+                f"mean acceptance {acceptance:.3f} at the end: particles hardly move; lower step_size, "
+                f"or leave it None and raise mutations or burn_in so that it can adapt"
+            )
+        capped = int(np.nansum(trace["capped"]))
+        if capped:
+            found.append(
+                f"max_leapfrogs cut {capped} trajectories short: raise max_leapfrogs or shorten trajectory"
+            )
+    if "unique_ancestors" in trace and draws >= 20:
+        fewest = int(np.nanmin(trace["unique_ancestors"]))
+        if fewest < max(2, draws / 20):
+            found.append(f"a stage went on from {fewest} of {draws} particles: raise particles or ess_fraction")
+    bad = int(posterior.nonfinite.sum())
+    if bad:
+        found.append(
+            f"{bad} of {posterior.epochs.total} likelihood evaluations gave NaN, +inf or a non-finite gradient; "
+            f"they count as likelihood zero"
+        )
+    if isinstance(sampler, SMC) and isinstance(sampler.mutations, Decorrelate):
+        if sampler.particles < 100 and sampler.plan is None:
+            found.append(
+                f"Decorrelate sees correlations through noise of about 1/sqrt(particles), and particles="
+                f"{sampler.particles}: take at least 100, or a fixed number of mutations"
+            )
+        elif "correlation" in trace and (_last(trace["correlation"]) > sampler.mutations.threshold).any():
+            found.append(
+                f"Decorrelate stopped at its max={sampler.mutations.max} before particles decorrelated: raise max"
+            )
+    if posterior.positions is not None:
+        found += _disagreement(posterior)
+    return found
+
+
+def _agreement(posterior: Posterior) -> dict[str, Any]:
+    """R-hats and autocorrelation times that fit the kind of run; the largest over coordinates."""
+    islands, draws = posterior.log_weights.shape
+    rows: dict[str, Any] = {}
+    if posterior.chain_shape is None:
+        if islands > 1 and draws > 1 and not posterior.layout.size > 1 << 20:
+            rows["R-hat between islands"] = _island_rhat(posterior)
+            rows["R-hat between islands, floor"] = diagnostics.nested_rhat_floor(draws)
+        return rows
+    chains = posterior.chain_positions().astype(np.float64)
+    count, length = posterior.chain_shape
+    if posterior.shared_start and islands > 1 and count > 1:
+        rows["nested R-hat"] = float(np.max(diagnostics.nested_rhat(chains)))
+        rows["nested R-hat, floor"] = diagnostics.nested_rhat_floor(count)
+    if length >= 4:
+        flat = chains.reshape(-1, length, chains.shape[-1])
+        rows["R-hat"] = float(np.max(diagnostics.rhat(flat)))
+        with contextlib.suppress(ValueError):
+            rows["IACT, draws"] = float(np.max(diagnostics.iact(flat, strict=False)))
+            rows["ESS"] = float(flat.shape[0] * length / rows["IACT, draws"])
+    return rows
+
+
+def _island_rhat(posterior: Posterior) -> float:
+    """√(1 + B/W) with the variances of island means and within islands summed over coordinates."""
+    positions = posterior._positions()
+    alive = np.isfinite(posterior.log_weights).all(axis=1)
+    positions = positions[alive].astype(np.float64)
+    within_weights = np.exp(posterior.log_weights[alive] - posterior.log_weights[alive].max(axis=1, keepdims=True))
+    within_weights /= within_weights.sum(axis=1, keepdims=True)
+    means = np.einsum("pn,pnd->pd", within_weights, positions)
+    squares = np.einsum("pn,pnd->pd", within_weights, (positions - means[:, None]) ** 2)
+    if len(means) < 2 or squares.sum() == 0:
+        return float("inf")
+    scale = np.maximum(squares.mean(axis=0), 1e-300)
+    return float(np.sqrt(1 + np.mean(means.var(axis=0, ddof=1) / scale)))
+
+
+def _disagreement(posterior: Posterior) -> list[str]:
+    rows = _agreement(posterior)
+    between = rows.get("R-hat between islands", 1.0)
+    chain = max(rows.get("R-hat", 1.0), 1.0)
+    if posterior.log_weights.shape[1] >= 8 and between > 1.2:
+        return [f"islands disagree (R-hat between islands {between:.2f}, 1 is best): raise mutations or particles"]
+    if chain > 1.1:
+        return [f"chains disagree (R-hat {chain:.2f}, 1 is best): raise burn_in and draws"]
+    if rows.get("nested R-hat", 1.0) > 1.1 * rows.get("nested R-hat, floor", 1.0):
+        return [f"chains remember their starts (nested R-hat {rows['nested R-hat']:.2f}): raise burn_in"]
+    return []
+
+
+def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The last finite entry of each column."""
+    finite = np.isfinite(values)
+    rows = len(values) - 1 - np.argmax(finite[::-1], axis=0)
+    return values[rows, np.arange(values.shape[1])]
+
+
+def _range(counts: np.ndarray[Any, Any]) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,150 @@
+"""Everything with weights: ESS, the tempering solve, resampling, evidence. NumPy float64 on the host.
+
+Arrays are (I, N), islands by particles; log-likelihoods may be −inf (a dead particle) but never NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isles import checks
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+RESAMPLING = ("systematic", "stratified", "multinomial", "residual")
+
+
+def log_sum_exp(x: Floats, axis: int | None = -1) -> Floats:
+    """log Σ e^x without overflow; −inf where every term is."""
+    peak = np.max(x, axis=axis, keepdims=True)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    with np.errstate(divide="ignore"):
+        total = np.log(np.sum(np.exp(x - peak), axis=axis))
+    return np.asarray(total + np.squeeze(peak, axis=axis))
+
+
+def log_mean_exp(x: Floats, axis: int = -1) -> Floats:
+    """log of the mean of e^x; dead particles stay in the mean."""
+    return log_sum_exp(x, axis) - np.log(x.shape[axis])
+
+
+def normalise(log_weights: Floats, axis: int | None = -1) -> Floats:
+    """Weights that sum to 1; zeros where every log-weight is −inf."""
+    peak = np.max(log_weights, axis=axis, keepdims=True)
+    weights = np.exp(log_weights - np.where(np.isfinite(peak), peak, 0.0))
+    total = weights.sum(axis=axis, keepdims=True)
+    return np.asarray(weights / np.where(total > 0, total, 1.0))
+
+
+def log_ess(log_weights: Floats) -> Floats:
+    """log of (Σw)²/Σw²; −inf where every weight is zero."""
+    sums = log_sum_exp(log_weights)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(sums), 2 * sums - log_sum_exp(2 * log_weights), -np.inf)
+
+
+def ess(weights: Floats) -> float:
+    """Effective number of equal weights, (Σw)²/Σw², of one vector of weights."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def next_tempering(
+    log_likelihood: Floats, current: Floats, *, ess_fraction: float, dtype: Any = np.float64
+) -> Floats:
+    """For each island the largest λ ≤ 1 whose incremental weights keep ESS ≥ ess_fraction · (live particles).
+
+    Bisection on log Δλ in float64, from a step that is sure to be short enough: with all weights in
+    [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. The result is rounded to `dtype`, the kernels' own, so that
+    weights, evidence and kernel use one and the same λ; it always advances.
+    """
+    alive = np.isfinite(log_likelihood)
+    shifted = _from_best(log_likelihood)
+    log_target = np.log(ess_fraction * np.maximum(alive.sum(axis=-1), 1))
+    whole = 1.0 - current
+
+    def feasible(step: Floats) -> Any:
+        return log_ess(_scaled(shifted, step)) >= log_target
+
+    spread = np.max(np.where(alive, -shifted, 0.0), axis=-1)
+    with np.errstate(divide="ignore"):
+        low = np.minimum(-np.log(ess_fraction) / spread, whole)
+        high = whole.copy()
+        done = feasible(whole)
+        log_low, log_high = np.log(np.maximum(low, 1e-300)), np.log(np.maximum(high, 1e-300))
+    for _ in range(80):
+        middle = 0.5 * (log_low + log_high)
+        good = feasible(np.exp(middle))
+        log_low, log_high = np.where(good, middle, log_low), np.where(good, log_high, middle)
+        if np.all(log_high - log_low < 1e-10):
+            break
+    solved = np.where(done, 1.0, np.minimum(current + np.exp(log_low), 1.0)).astype(dtype)
+    return np.maximum(solved, np.nextafter(current.astype(dtype), dtype(1.0))).astype(np.float64)
+
+
+def increments(log_likelihood: Floats, step: Floats) -> Floats:
+    """Δλ · ℓ with 0 · (−inf) = 0, (I, N)."""
+    return _scaled(log_likelihood, step)
+
+
+def resample(method: str, weights: Floats, uniforms: Floats) -> Integers:
+    """Ancestor indices (I, N), sorted; every method has E[copies of i] = N · weight i.
+
+    >>> resample("systematic", np.array([[0.5, 0.0, 0.5]]), np.array([[0.5, 0.1, 0.1]])).tolist()
+    [[0, 2, 2]]
+    """
+    checks.choice("resampling", method, RESAMPLING)
+    islands, particles = weights.shape
+    strata = np.arange(particles)
+    ancestors = np.empty((islands, particles), np.int64)
+    for island in range(islands):
+        u, w = uniforms[island], weights[island]
+        if method == "systematic":
+            ancestors[island] = _inverse_cdf(w, (strata + u[0]) / particles)
+        elif method == "stratified":
+            ancestors[island] = _inverse_cdf(w, (strata + u) / particles)
+        elif method == "multinomial":
+            ancestors[island] = _inverse_cdf(w, np.sort(u))
+        else:
+            expected = particles * w / w.sum()
+            copies = np.floor(expected * (1 + 1e-15)).astype(np.int64)
+            rest = particles - copies.sum()
+            if rest:
+                drawn = _inverse_cdf(np.maximum(expected - copies, 0.0), u[:rest])
+                copies += np.bincount(drawn, minlength=particles)
+            ancestors[island] = np.repeat(strata, copies)
+    return ancestors
+
+
+def island_weights(log_evidence: Floats) -> Floats:
+    """ω_p ∝ Z_p, in log space: islands may differ by any number of nats."""
+    return normalise(log_evidence)
+
+
+def combined_log_evidence(log_evidence: Floats) -> tuple[float, float | None]:
+    """log of the mean of Z_p, and its standard error from the islands' spread (None for one island)."""
+    combined = float(log_mean_exp(log_evidence))
+    count = len(log_evidence)
+    if count < 2 or not np.isfinite(combined):
+        return combined, None
+    relative = np.exp(log_evidence - combined)  # mean 1
+    return combined, float(relative.std(ddof=1) / np.sqrt(count))
+
+
+def _from_best(log_likelihood: Floats) -> Floats:
+    best = np.max(log_likelihood, axis=-1, keepdims=True)
+    return np.asarray(log_likelihood - np.where(np.isfinite(best), best, 0.0))
+
+
+def _scaled(log_likelihood: Floats, step: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):
+        return np.where(step[:, None] == 0, 0.0, step[:, None] * log_likelihood)
+
+
+def _inverse_cdf(weights: Floats, points: Floats) -> Any:
+    """First index whose cumulative weight exceeds each point: never one of weight zero."""
+    cumulative = np.cumsum(weights)
+    below_one = np.minimum(points, np.nextafter(1.0, 0.0))
+    return np.searchsorted(cumulative / cumulative[-1], below_one, side="right")
