@@ -89,9 +89,10 @@ class Layout:
 
     def broadcast(self, name: str, value: Any) -> np.ndarray[Any, Any]:
         """A scalar, a pytree prefix of scalars or arrays, or a full pytree, as one float64 vector (d,)."""
-        like = jax.tree.unflatten(self.treedef, self.shapes_as_leaves())
+        if jax.tree_util.treedef_is_leaf(self.treedef):
+            value = np.asarray(value)  # a list for a single array means its entries, not a pytree
         try:
-            leaves = jax.tree.leaves(jax.tree.broadcast(value, like))
+            leaves = jax.tree.leaves(jax.tree.broadcast(value, self.struct()))
         except ValueError as error:
             raise ValueError(
                 f"{name} must be a number, or a pytree that matches the parameters "

@@ -45,8 +45,8 @@ def summarise(posterior: Posterior) -> Diagnostics:
     rows["island weights"] = posterior.weighting
     rows["island ESS"] = posterior.island_ess
     if posterior.trace:
-        rows["acceptance, last"] = float(np.nanmean(_last(posterior.trace["acceptance"])))
-        rows["step size, last"] = float(np.nanmean(_last(posterior.trace["step_size"])))
+        rows["acceptance, last"] = _mean_of_last(posterior.trace["acceptance"])
+        rows["step size, last"] = _mean_of_last(posterior.trace["step_size"])
     if "unique_ancestors" in posterior.trace:
         rows["unique ancestors, least"] = int(np.nanmin(posterior.trace["unique_ancestors"]))
     if posterior.positions is not None:
@@ -63,14 +63,14 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     found = []
     islands, draws = posterior.log_weights.shape
     ess = posterior.island_ess
-    if posterior.weighting == "evidence" and ess is not None and ess < max(2, islands / 4):
+    if posterior.weighting == "evidence" and ess is not None and ess < max(min(2, 0.6 * islands), islands / 4):
         found.append(
             f"island ESS {ess:.1f} of {islands}: few islands carry the weight, so more islands buy little here; "
             f"raise mutations or particles (posterior.with_weights('equal') shows the unweighted answer)"
         )
     trace = posterior.trace
     if trace:
-        acceptance = float(np.nanmean(_last(trace["acceptance"])))
+        acceptance = _mean_of_last(trace["acceptance"])
         if acceptance < 0.05:
             found.append(
                 f"mean acceptance {acceptance:.3f} at the end: particles hardly move; lower step_size, "
@@ -147,11 +147,11 @@ def _island_rhat(posterior: Posterior) -> float:
 def _disagreement(posterior: Posterior) -> list[str]:
     rows = _agreement(posterior)
     between = rows.get("R-hat between islands", 1.0)
-    chain = max(rows.get("R-hat", 1.0), 1.0)
+    long = posterior.chain_shape is not None and posterior.chain_shape[1] >= 100  # else R-hat sees noise
     if posterior.log_weights.shape[1] >= 8 and between > 1.2:
         return [f"islands disagree (R-hat between islands {between:.2f}, 1 is best): raise mutations or particles"]
-    if chain > 1.1:
-        return [f"chains disagree (R-hat {chain:.2f}, 1 is best): raise burn_in and draws"]
+    if long and rows["R-hat"] > 1.1:
+        return [f"chains disagree (R-hat {rows['R-hat']:.2f}, 1 is best): raise burn_in and draws"]
     if rows.get("nested R-hat", 1.0) > 1.1 * rows.get("nested R-hat, floor", 1.0):
         return [f"chains remember their starts (nested R-hat {rows['nested R-hat']:.2f}): raise burn_in"]
     return []
@@ -162,6 +162,11 @@ def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     finite = np.isfinite(values)
     rows = len(values) - 1 - np.argmax(finite[::-1], axis=0)
     return values[rows, np.arange(values.shape[1])]
+
+
+def _mean_of_last(values: np.ndarray[Any, Any]) -> float:
+    last = _last(values)
+    return float(last[np.isfinite(last)].mean()) if np.isfinite(last).any() else float("nan")
 
 
 def _range(counts: np.ndarray[Any, Any]) -> str:

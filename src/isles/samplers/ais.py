@@ -100,7 +100,9 @@ class AIS:
         step = weights.increments(block.log_likelihood, tempering - block.tempering)
         log_weights = block.log_weights + step
         log_evidence = np.where(moving, weights.log_mean_exp(log_weights), block.log_evidence)
-        tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
+        # scales from the particles without their weights: a heavy particle would tune its own moves, a bias
+        equal = np.where(np.isfinite(block.log_likelihood), 0.0, -np.inf)
+        tuning = tempered.next_tuning(problem, block, self.plan, equal)
         record = {
             "ess": np.exp(weights.log_ess(step)),
             "cumulative_ess": np.exp(weights.log_ess(log_weights)),

@@ -123,6 +123,11 @@ def precision_warning(problem: Problem, log_likelihood: np.ndarray[Any, Any], te
     )
 
 
+def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Mean acceptance probability of each island; NaN where it made no step."""
+    return np.where(steps > 0, np.asarray(total, np.float64) / np.maximum(steps, 1), np.nan)
+
+
 def first_states(states: State, particles: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Which first draws are alive, and which evaluations were not finite, both (I, N)."""
     alive = np.isfinite(np.asarray(states.log_likelihood)).reshape(-1, particles)

@@ -210,7 +210,7 @@ class MCMC:
         evaluations, nonfinite = by_island(group.evaluations), by_island(group.nonfinite)
         record: Record = {
             "step": np.full(islands, float(group.mutation)),
-            "acceptance": np.asarray(group.acceptance, np.float64) / np.maximum(steps, 1),
+            "acceptance": blocks.mean_acceptance(group.acceptance, steps),
             "step_size": np.asarray(group.tuning.step_size, np.float64),
             "epochs": evaluations.max(axis=1).astype(np.float64),
             "capped": np.asarray(group.capped, np.float64),

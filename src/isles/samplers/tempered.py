@@ -106,7 +106,7 @@ def next_tuning(
 ) -> Tuning:
     """The next stage's tuning: the plan's, or the last one with scales from the weighted particles.
 
-    The weights are those before resampling, which makes duplicates.
+    SMC gives its weights before resampling, which makes duplicates; AIS gives equal ones.
     """
     if plan is not None:
         return _planned_tuning(problem, block, plan)
@@ -149,7 +149,7 @@ def move(
     log_likelihood = mutation.host_log_likelihood(group.states, particles)
     record = record | {
         "tempering": tempering,
-        "acceptance": np.asarray(group.acceptance, np.float64) / np.maximum(moved, 1),
+        "acceptance": blocks.mean_acceptance(group.acceptance, moved),
         "step_size": np.asarray(group.tuning.step_size, np.float64),
         "mutations": moved,
         "epochs": epochs.max(axis=1),

@@ -1,0 +1,18 @@
+"""Fixtures and settings that all tests share."""
+
+from __future__ import annotations
+
+import pytest
+import targets
+
+
+@pytest.fixture(scope="session")
+def gaussian() -> targets.Conjugate:
+    """The paper's tractable Gaussian, d = 16, m = 32."""
+    return targets.conjugate()
+
+
+@pytest.fixture(scope="session")
+def small() -> targets.Conjugate:
+    """A Gaussian on which few particles already have Var(log Z) < 1."""
+    return targets.conjugate(dimension=4, rows=8, seed=1)
