@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import targets
-import truth
 
 import isles
+import targets
+import truth
 from isles.keys import root
 from isles.samplers.block import Output
 

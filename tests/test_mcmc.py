@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import targets
-import truth
 
 import isles
+import targets
+import truth
 from isles.samplers import mcmc
 
 KERNELS = {

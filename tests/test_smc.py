@@ -8,10 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import targets
-import truth
 
 import isles
+import targets
+import truth
 from isles import weights
 from isles.samplers import tempered
 

@@ -73,6 +73,7 @@ def nested_rhat(superchains: Floats) -> Floats:
     chains plus the mean variance within them (0 for one draw). Valid only where the chains of a
     superchain share their start. Its floor for converged chains of one draw is `nested_rhat_floor(chains)`.
     """
+    superchains = np.asarray(superchains, np.float64)
     if superchains.ndim == 3:
         superchains = superchains[..., None]
     groups, chains, draws = superchains.shape[:3]
@@ -84,7 +85,7 @@ def nested_rhat(superchains: Floats) -> Floats:
         inside = inside + superchains.mean(axis=2).var(axis=1, ddof=1).mean(axis=0)
     if draws > 1:
         inside = inside + superchains.var(axis=2, ddof=1).mean(axis=(0, 1))
-    return np.sqrt(1 + _ratio(between, inside))
+    return np.sqrt(_ratio(between + inside, inside))
 
 
 def nested_rhat_floor(chains: int) -> float:

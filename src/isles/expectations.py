@@ -43,7 +43,7 @@ def island_sums(
         w = row_weights[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
         owner = np.arange(start, start + len(values)) // particles
         first = np.flatnonzero(np.diff(owner, prepend=-1))
-        total[owner[first]] += np.add.reduceat(np.where(w == 0, 0.0, w * values), first, axis=0)
+        total[owner[first]] += np.add.reduceat(w * np.where(w == 0, 0.0, values), first, axis=0)
 
     for start in range(0, len(rows), chunk):
         piece = rows[start : start + chunk]

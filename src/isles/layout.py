@@ -67,14 +67,19 @@ class Layout:
 
     def ravel(self, params: Params) -> Array:
         """Parameters to a vector (d,)."""
-        leaves = jax.tree.leaves(params)
+        leaves, treedef = jax.tree.flatten(params)
+        if treedef != self.treedef or tuple(map(np.shape, leaves)) != self.shapes:
+            raise ValueError(
+                f"parameters of structure {treedef} and shapes {[np.shape(leaf) for leaf in leaves]} do not match "
+                f"{self.treedef} with shapes {list(self.shapes)}"
+            )
         return jnp.concatenate([jnp.ravel(leaf).astype(self.dtype) for leaf in leaves])
 
     def unravel(self, vector: Array) -> Params:
         """A vector (d,) to parameters."""
         pieces = jnp.split(vector, np.cumsum(self.sizes)[:-1])
         leaves = [
-            piece.reshape(shape).astype(dtype)
+            piece.reshape(shape).astype(jax.dtypes.canonicalize_dtype(dtype))
             for piece, shape, dtype in zip(pieces, self.shapes, self.dtypes, strict=True)
         ]
         return jax.tree.unflatten(self.treedef, leaves)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +59,9 @@ class GaussianNoise:
         """The sum over the batch's rows."""
         x, y = batch
         mean, std = self.output(params, x)
+        std = jnp.broadcast_to(std.reshape(y.shape) if std.size == y.size else std, y.shape)
         z = (y - mean.reshape(y.shape)) / std
-        return jnp.sum(-0.5 * z * z - jnp.broadcast_to(jnp.log(std), z.shape) - 0.5 * np.log(2 * np.pi))
+        return jnp.sum(-0.5 * z * z - jnp.log(std) - 0.5 * math.log(2 * math.pi))
 
 
 def classification(
@@ -78,20 +80,19 @@ def classification(
     logits = _output_shape(apply, prior, x)
     if y.shape != (len(x),):
         raise ValueError(f"y has shape {y.shape}; {len(x)} rows of x need labels of shape ({len(x)},)")
-    labels = np.asarray(y, np.int32)
-    if not (labels == y).all():
-        raise ValueError("labels must be whole numbers 0, 1, ...; encode them first")
+    if y.dtype.kind not in "biuf" or not (y == np.floor(y)).all():
+        raise ValueError(f"labels must be whole numbers 0, 1, ..., got dtype {y.dtype}; encode them first")
     binary = logits in [(len(x),), (len(x), 1)]
     if not binary and len(logits) != 2:
         raise ValueError(f"apply returns logits of shape {logits}; it must return (rows, classes), or (rows,)")
     classes = 2 if binary else logits[1]
-    if labels.min() < 0 or labels.max() >= classes:
+    if y.min() < 0 or y.max() >= classes:
         raise ValueError(
-            f"labels run from {labels.min()} to {labels.max()}, but the network has {classes} classes; "
+            f"labels run from {y.min()} to {y.max()}, but the network has {classes} classes; "
             f"labels must lie in 0..{classes - 1}"
         )
     likelihood = Bernoulli(apply) if binary else Categorical(apply)
-    return Problem(prior, likelihood, data=(x, labels), chunk_rows=chunk_rows)
+    return Problem(prior, likelihood, data=(x, y.astype(np.int32)), chunk_rows=chunk_rows)
 
 
 def regression(
@@ -116,12 +117,16 @@ def regression(
         chunk_rows: see `Problem`.
     """
     x, y = _inputs(x), np.asarray(y, float)
+    if y.ndim == 0:
+        raise ValueError(f"y has shape (); {len(x)} rows of x need as many targets")
     if len(y) != len(x):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}; they must match")
     if not np.isfinite(y).all():
         raise ValueError(
             f"y holds {np.count_nonzero(~np.isfinite(y))} values that are not finite; remove those rows"
         )
+    if not isinstance(noise_std, str) and not callable(noise_std):
+        noise_std = checks.positive("noise_std", noise_std)
     returned, expected = _output_shape(apply, prior, x), y.shape
     if noise_std == "predicted":
         expected = (len(y), 2 * (y.size // len(y)))
@@ -137,7 +142,7 @@ def regression(
     elif isinstance(noise_std, str):
         raise ValueError(f"noise_std={noise_std!r} must be a number, 'learned', 'predicted' or a function")
     else:
-        output = _FixedNoise(apply, checks.positive("noise_std", noise_std))
+        output = _FixedNoise(apply, noise_std)
     return Problem(prior, GaussianNoise(output), data=(x, y), chunk_rows=chunk_rows)
 
 
@@ -147,7 +152,8 @@ class _FixedNoise:
     std: float
 
     def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
-        return self.apply(params, x), jnp.asarray(self.std, x.dtype)
+        mean = self.apply(params, x)
+        return mean, jnp.asarray(self.std, mean.dtype)
 
 
 @dataclass(frozen=True)
@@ -173,8 +179,6 @@ class _PredictedNoise:
 
     def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
         mean, log_std = jnp.split(self.apply(params, x), 2, axis=-1)
-        if mean.shape[-1] == 1:
-            mean, log_std = mean[..., 0], log_std[..., 0]
         return mean, jnp.exp(log_std)
 
 
@@ -195,9 +199,12 @@ def _inputs(x: Any) -> np.ndarray[Any, Any]:
         raise ValueError(f"x has shape {x.shape}; it needs rows, one a datum")
     if x.dtype == object:
         raise TypeError("x holds Python objects; convert it to a numeric array first")
-    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
-        bad = np.count_nonzero(~np.isfinite(x))
-        raise ValueError(f"x holds {bad} values that are not finite; impute or remove them first")
+    if np.issubdtype(x.dtype, np.floating):
+        working = jax.dtypes.canonicalize_dtype(x.dtype)
+        with np.errstate(over="ignore"):
+            bad = np.count_nonzero(~np.isfinite(x.astype(working)))
+        if bad:
+            raise ValueError(f"x holds {bad} values that are not finite in {working}; impute or remove them first")
     return x
 
 

@@ -188,6 +188,12 @@ class Posterior:
         facts["sums"] = {
             name: store.pack(f"sums/{name}", tree, tensors) for name, tree in self.island_sums.items()
         }
+        for name, structure in facts["sums"].items():
+            if structure is None:
+                raise ValueError(
+                    f"collect[{name!r}] returned a structure that a file cannot hold; "
+                    f"return numbers in dicts, lists and tuples"
+                )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -211,7 +217,7 @@ class Posterior:
         omega = self.island_weights
         islands = len(omega)
         axis = lambda values: omega.reshape(-1, *[1] * (values.ndim - 1))
-        weighted = lambda w, values: np.where(w == 0, 0.0, w * values).sum(axis=0)
+        weighted = lambda w, values: (w * np.where(w == 0, 0.0, values)).sum(axis=0)
         value = jax.tree.map(lambda values: weighted(axis(values), values), island_means)
         if islands == 1:
             return Estimate(value, None)

@@ -6,6 +6,7 @@ A user meets parameters as pytrees (`sample`, `log_prob`); kernels meet flat vec
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import jax
@@ -54,18 +55,16 @@ class Gaussian:
 
     def __init__(self, like: Params, mean: Any = 0.0, std: Any = None, *, covariance: Any = None) -> None:
         self.layout = layout = Layout.of(like)
-        self.mean = jnp.asarray(_finite("mean", layout.broadcast("mean", mean)), layout.dtype)
+        self.mean = _cast("mean", _finite("mean", layout.broadcast("mean", mean)), layout)
         if covariance is None:
             stds = _finite("std", layout.broadcast("std", 1.0 if std is None else std))
             if not (stds > 0).all():
                 raise ValueError(f"std={stds.min()} must be positive for every parameter")
-            self.factor, self.dense = jnp.asarray(stds, layout.dtype), False
-            if not (np.asarray(self.factor) > 0).all() or not np.isfinite(self.factor).all():
-                raise ValueError(f"std between {stds.min()} and {stds.max()} does not fit {layout.dtype}")
+            self.factor, self.dense = _cast("std", stds, layout), False
         else:
             if std is not None:
                 raise ValueError("give std or covariance, not both")
-            self.factor, self.dense = jnp.asarray(_cholesky(covariance, layout.size), layout.dtype), True
+            self.factor, self.dense = _cast("covariance", _cholesky(covariance, layout.size), layout), True
 
     def tree_flatten(self) -> tuple[tuple[Array, Array], tuple[Layout, bool]]:
         """Arrays are traced by jit; the rest is part of the program."""
@@ -94,12 +93,12 @@ class Gaussian:
         """Log density of a vector (d,)."""
         z = self.whiten(vector)
         scales = jnp.diagonal(self.factor) if self.dense else self.factor
-        return -0.5 * z @ z - jnp.sum(jnp.log(scales)) - 0.5 * z.size * np.log(2 * np.pi)
+        return -0.5 * z @ z - jnp.sum(jnp.log(scales)) - 0.5 * z.size * math.log(2 * math.pi)
 
     def log_ratio(self, new: Array, old: Array) -> Array:
         """log p(new) − log p(old), summed as differences: exact to rounding even where both are large."""
-        a, b = self.whiten(old), self.whiten(new)
-        return 0.5 * jnp.sum((a - b) * (a + b))
+        gap = self._solve(old - new)  # whitened after the subtraction, which loses nothing
+        return 0.5 * jnp.sum(gap * (self.whiten(old) + self.whiten(new)))
 
     def gradient(self, vector: Array) -> Array:
         """Gradient of the log density."""
@@ -108,12 +107,14 @@ class Gaussian:
 
     def whiten(self, vector: Array) -> Array:
         """z with vector = mean + F z; standard normal under the prior."""
-        centred = vector - self.mean
-        return solve_triangular(self.factor, centred, lower=True) if self.dense else centred / self.factor
+        return self._solve(vector - self.mean)
 
     def unwhiten(self, z: Array) -> Array:
         """mean + F z."""
         return self.mean + (self.factor @ z if self.dense else self.factor * z)
+
+    def _solve(self, vector: Array) -> Array:
+        return solve_triangular(self.factor, vector, lower=True) if self.dense else vector / self.factor
 
     def variances(self) -> np.ndarray[Any, Any]:
         """Marginal prior variances (d,), on the host in float64."""
@@ -141,9 +142,9 @@ class Custom:
         return self.layout.ravel(self.prior.sample(key))
 
     def log_density(self, vector: Array) -> Array:
-        """Log density of a vector (d,); NaN counts as outside the support."""
-        value = self.prior.log_prob(self.layout.unravel(vector)).astype(self.layout.dtype)
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+        """Log density of a vector (d,); NaN and +inf count as outside the support."""
+        value = jnp.asarray(self.prior.log_prob(self.layout.unravel(vector)), self.layout.dtype)
+        return jnp.where(jnp.isnan(value) | (value == jnp.inf), -jnp.inf, value)
 
     def log_ratio(self, new: Array, old: Array) -> Array:
         """log p(new) − log p(old)."""
@@ -176,6 +177,15 @@ def _finite(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not np.isfinite(values).all():
         raise ValueError(f"{name} holds {values[~np.isfinite(values)][0]}; every value must be finite")
     return values
+
+
+def _cast(name: str, values: np.ndarray[Any, Any], layout: Layout) -> Array:
+    """`values` in the working dtype, if none of them overflows or vanishes there."""
+    with np.errstate(over="ignore", under="ignore"):
+        cast = values.astype(layout.dtype)
+    if not np.isfinite(cast).all() or ((cast == 0) & (values != 0)).any():
+        raise ValueError(f"{name} between {values.min():.3g} and {values.max():.3g} does not fit {layout.dtype}")
+    return jnp.asarray(cast)
 
 
 def _cholesky(covariance: Any, size: int) -> np.ndarray[Any, Any]:

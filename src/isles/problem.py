@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import jaxprs_in_params
 
 from isles import checks
 from isles.layout import Layout, Params
@@ -152,7 +153,7 @@ class Problem:
         return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)
 
     def _log_likelihood(self, params: Params, *batch: Any) -> Array:
-        return self.log_likelihood(params, *batch).astype(self.dtype)
+        return jnp.asarray(self.log_likelihood(params, *batch), self.dtype)
 
     def _sum_over_chunks(self, function: Callable[..., Any], params: Params) -> tuple[Array, Array, Any]:
         """Σ over chunks of function(params, batch) -> (value, tree); the value as a (high, low) pair."""
@@ -247,5 +248,8 @@ def _check_scalar(result: Any, rows: int) -> None:
 
 
 def _intermediate_bytes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> int:
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    return sum(var.aval.size * var.aval.dtype.itemsize for eqn in jaxpr.eqns for var in eqn.outvars)
+    def size(jaxpr: Any) -> int:
+        own = sum(var.aval.size * var.aval.dtype.itemsize for eqn in jaxpr.eqns for var in eqn.outvars)
+        return own + sum(size(inner) for eqn in jaxpr.eqns for inner in jaxprs_in_params(eqn.params))
+
+    return size(jax.make_jaxpr(function)(*arguments).jaxpr)

@@ -18,7 +18,7 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 def write(path: str | os.PathLike[str], tensors: Tensors, facts: dict[str, Any]) -> None:
     """Write tensors and JSON facts to a temporary name, flush them to disk, then rename."""
     path = Path(path)
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     content = save(contiguous, metadata={"isles": json.dumps(facts)})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

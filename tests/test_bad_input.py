@@ -1,0 +1,155 @@
+"""Bad settings: an error before any sampling that gives the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isles
+
+PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum(theta**2))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: isles.SMC(particles=0), "particles=0 must be at least 1"),
+        (lambda: isles.SMC(particles=-3), "particles=-3 must be at least 1"),
+        (lambda: isles.SMC(particles=2.5), "particles=2.5 must be a whole number"),
+        (lambda: isles.SMC(particles=True), "particles=True must be a whole number, not a bool"),
+        (lambda: isles.SMC(mutations=0), "mutations=0 must be at least 1"),
+        (lambda: isles.SMC(mutations="many"), "mutations='many' must be a whole number"),
+        (lambda: isles.SMC(ess_fraction=1.0), "ess_fraction=1.0 must lie strictly between 0 and 1"),
+        (lambda: isles.SMC(ess_fraction=float("nan")), "ess_fraction=nan"),
+        (lambda: isles.SMC(schedule=[0.5, 0.2, 1.0]), "must rise from above 0 to exactly 1"),
+        (lambda: isles.SMC(schedule=[0.1, 0.9]), "must rise from above 0 to exactly 1"),
+        (lambda: isles.SMC(schedule=[]), "schedule must be a list"),
+        (lambda: isles.SMC(resampling="lottery"), "resampling='lottery' must be one of 'systematic'"),
+        (lambda: isles.MCMC(burn_in=-1), "burn_in=-1 must be at least 0"),
+        (lambda: isles.MCMC(draws=0), "draws=0 must be at least 1"),
+        (lambda: isles.MCMC(thin=1.0), "thin=1.0 must be a whole number"),
+        (lambda: isles.MCMC(burn_in=2**31), "at most 2"),
+        (lambda: isles.AIS(mutations=0), "mutations=0"),
+        (lambda: isles.HMC(trajectory=1.0, leapfrogs=3), "not both"),
+        (lambda: isles.HMC(trajectory=-1.0), "trajectory=-1.0 must be positive"),
+        (lambda: isles.HMC(leapfrogs=0), "leapfrogs=0 must be at least 1"),
+        (lambda: isles.HMC(step_size=0.0), "step_size=0.0 must be positive"),
+        (lambda: isles.HMC(step_size="big"), "step_size='big' must be a number"),
+        (lambda: isles.HMC(target_acceptance=1.2), "target_acceptance=1.2"),
+        (lambda: isles.HMC(mass="heavy"), "mass='heavy' must be one of 'identity', 'population'"),
+        (lambda: isles.MALA(mass="heavy"), "mass='heavy'"),
+        (lambda: isles.PCN(scale="small"), "scale='small' must be one of 'population', 'prior'"),
+        (lambda: isles.PCN(step_size=1.5, scale="prior"), "step_size=1.5 must be at most 1"),
+        (lambda: isles.MH(scale="small"), "scale='small'"),
+        (lambda: isles.Decorrelate(1.5), "threshold=1.5"),
+        (lambda: isles.Decorrelate(max=0), "max=0"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), islands=0), "islands=0 must be at least 1"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), islands=1.5), "islands=1.5 must be a whole number"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), seed=-1), "seed=-1 must be at least 0"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), seed=None), "seed=None must be a whole number"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), seed=2**64), "must be below 2"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), islands_per_block=0), "islands_per_block=0"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), chunk_rows=5), "chunk_rows=5 needs data"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), keep="some"), "keep='some' must be one of"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), collect={"a": 3}), r"collect\['a'\]=3 must be a function"),
+        (lambda: isles.sample(PROBLEM, isles.HMC()), "must be a sampler such as isles.SMC"),
+        (lambda: isles.sample("problem", isles.SMC()), "must be an isles.Problem"),
+        (
+            lambda: isles.sample(PROBLEM, isles.SMC(kernel="hmc")),
+            "kernel='hmc' must be a kernel such as isles.HMC",
+        ),
+        (lambda: isles.sample(PROBLEM, isles.SMC(isles.HMC(mass=-1.0))), "mass=-1.0 must be positive"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(isles.HMC(mass=[1.0, 2.0, 3.0]))), "does not broadcast"),
+        (lambda: isles.Problem("prior", lambda theta: 0.0), "must be isles.Gaussian"),
+        (lambda: isles.Problem(PROBLEM.prior, 3), "log_likelihood=3 must be a function"),
+    ],
+)
+def test_bad_settings_give_value_rule_and_remedy(build: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        build()
+
+
+class Laplace:
+    """A prior that is not Gaussian: a pair of functions is all it takes."""
+
+    def sample(self, key: Any) -> Any:
+        return {"theta": jax.random.laplace(key, (2,))}
+
+    def log_prob(self, params: Any) -> Any:
+        return jnp.sum(-jnp.abs(params["theta"]) - jnp.log(2.0))
+
+
+def test_pcn_on_another_prior_is_a_clear_error() -> None:
+    problem = isles.Problem(Laplace(), lambda params: -jnp.sum(params["theta"] ** 2))
+    with pytest.raises(ValueError, match="this problem's prior is Laplace; use HMC, MALA or MH"):
+        isles.sample(problem, isles.SMC(isles.PCN()))
+
+
+@pytest.mark.parametrize(
+    "kernel", [isles.HMC(leapfrogs=3), isles.HMC(mass="population"), isles.MALA(), isles.MH()]
+)
+def test_other_priors_work_with_every_other_kernel(kernel: Any) -> None:
+    """Laplace prior × Gaussian likelihood, against quadrature."""
+    problem = isles.Problem(Laplace(), lambda params: -2.0 * jnp.sum((params["theta"] - 1) ** 2))
+    posterior = isles.sample(problem, isles.SMC(kernel, 256, 15), islands=64, seed=1)
+    grid = np.linspace(-10, 10, 200_001)
+    density = 0.5 * np.exp(-np.abs(grid) - 2 * (grid - 1) ** 2)
+    evidence = density.sum() * (grid[1] - grid[0])
+    mean = (grid * density).sum() / density.sum()
+    value, error = posterior.expectation(lambda params: jnp.mean(params["theta"]))
+    assert abs(value - mean) < 4 * error and error < 0.01
+    ratios = np.exp(posterior.island_log_evidence - 2 * np.log(evidence))
+    assert abs(ratios.mean() - 1) < 4 * ratios.std() / 8 and ratios.std() / 8 < 0.03
+
+
+def test_a_bounded_prior_keeps_its_bounds() -> None:
+    class Uniform:
+        def sample(self, key: Any) -> Any:
+            return jax.random.uniform(key, (2,))
+
+        def log_prob(self, params: Any) -> Any:
+            return jnp.where((params > 0).all() & (params < 1).all(), 0.0, -jnp.inf)
+
+    problem = isles.Problem(Uniform(), lambda theta: 3.0 * theta[0])
+    for kernel in (isles.MH(), isles.HMC(leapfrogs=3)):
+        posterior = isles.sample(problem, isles.SMC(kernel, 256, 20), islands=32, seed=2)
+        assert posterior.positions.min() >= 0 and posterior.positions.max() <= 1
+        assert posterior.log_evidence == pytest.approx(np.log((np.e**3 - 1) / 3), abs=0.03)
+
+
+@pytest.mark.parametrize("sampler", [isles.SMC(particles=1, mutations=3), isles.MCMC(chains=1, burn_in=9)])
+@pytest.mark.parametrize("islands", [1, 3])
+def test_one_particle_is_allowed(sampler: Any, islands: int) -> None:
+    posterior = isles.sample(PROBLEM, sampler, islands=islands)
+    assert posterior.draws.shape == (islands, 1, 2)
+    if isinstance(sampler, isles.SMC):
+        assert (posterior.trace["tempering"] == 1).all(), "one particle goes to the posterior in one stage"
+    np.testing.assert_allclose(posterior.weights.sum(), 1)
+
+
+def test_zero_dimensional_leaves_and_nested_pytrees() -> None:
+    like = {"scale": np.float32(0.0), "layers": [{"w": np.zeros((2, 3)), "b": np.zeros(3)}, (np.zeros(1),)]}
+    problem = isles.Problem(
+        isles.Gaussian(like=like), lambda p: -(p["scale"] ** 2) - jnp.sum(p["layers"][0]["w"] ** 2)
+    )
+    posterior = isles.sample(problem, isles.SMC(isles.HMC(leapfrogs=3), 16, 3), islands=2)
+    assert posterior.draws["scale"].shape == (2, 16)
+    assert posterior.draws["layers"][0]["w"].shape == (2, 16, 2, 3)
+    assert posterior.draws["layers"][1][0].shape == (2, 16, 1)
+    assert posterior.mean()["layers"][0]["b"].shape == (3,)
+
+
+def test_max_stages_ends_a_stalled_run() -> None:
+    problem = isles.Problem(PROBLEM.prior, lambda theta: -1e4 * jnp.sum((theta - 1) ** 2))
+    with pytest.raises(RuntimeError, match="after max_stages=2 stages; lower ess_fraction"):
+        isles.sample(problem, isles.SMC(isles.HMC(leapfrogs=3), 16, 1, max_stages=2))
+
+
+def test_a_binding_leapfrog_limit_is_reported() -> None:
+    kernel = isles.HMC(trajectory=5.0, max_leapfrogs=3)
+    with pytest.warns(isles.IslesWarning, match="max_leapfrogs cut"):
+        isles.sample(PROBLEM, isles.SMC(kernel, 32, 3))
