@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -45,6 +47,7 @@ def run(sampler: Any, data: Any = None, **settings: Any) -> tuple[int, isles.Pos
     return likelihood.count, posterior
 
 
+@pytest.mark.defect("BlackJAX: L·M + 3 evaluations a stage, since nothing is cached between them")
 @pytest.mark.parametrize("name", KERNELS)
 def test_smc_costs_one_plus_the_sum_of_m_times_l(name: str) -> None:
     count, posterior = run(isles.SMC(KERNELS[name], particles=64, mutations=5))
@@ -86,3 +89,11 @@ def test_nothing_is_compiled_anew_when_numbers_change() -> None:
     for kernel in (isles.HMC(leapfrogs=7), isles.HMC(leapfrogs=2, target_acceptance=0.8)):
         isles.sample(problem, isles.SMC(kernel, 32, mutations=6, ess_fraction=0.7), islands=2)
     assert mutation.mutate._cache_size() == compiled
+
+
+def test_a_users_kernel_may_spend_what_it_needs() -> None:
+    """Elliptical slices take a random number of evaluations; particles wait for the slowest of their own."""
+    own = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "own_kernel.py"))["EllipticalSlice"]()
+    _, posterior = run(isles.SMC(own, particles=64, mutations=5))
+    assert posterior.epochs.total < 64 * posterior.epochs.parallel
+    assert posterior.epochs.total > 64 * (1 + 5 * len(posterior.trace["tempering"]))

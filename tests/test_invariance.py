@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import runpy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +24,8 @@ CONJUGATE = targets.conjugate(dimension=3, rows=4)
 SKEWED = targets.skewed()
 FAILED = 1e-5  # of about 7 tests a case; a right kernel fails one in more than a thousand runs of the suite
 
+OWN_KERNEL = Path(__file__).parents[1] / "examples" / "own_kernel.py"
+
 # step sizes chosen so that acceptance lies between 0.4 and 0.8 (or so) at every tempering
 KERNELS: dict[str, Any] = {
     "hmc": (isles.HMC(leapfrogs=3), 0.8),
@@ -31,7 +35,10 @@ KERNELS: dict[str, Any] = {
     "mh": (isles.MH(), 1.2),
     "pcn": (isles.PCN(), 0.8),
     "pcn, scaled": (isles.PCN(), 1.2),
+    "a user's own": (runpy.run_path(str(OWN_KERNEL))["EllipticalSlice"](), 1.0),
 }
+
+TUNED = [name for name in KERNELS if name != "a user's own"]  # a slice sampler rejects nothing
 
 
 @partial(jax.jit, static_argnames="kernel")
@@ -91,13 +98,14 @@ def p_values(kernel: Any, tempering: float, step_size: float, seed: int = 0) -> 
     return results, [acceptance, skewed_acceptance]
 
 
+@pytest.mark.defect("BlackJAX #495: the tempering is not passed to kernels, so pCN and slices cannot be tempered")
 @pytest.mark.parametrize("tempering", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_leaves_its_tempered_target_invariant(name: str, tempering: float) -> None:
     kernel, step_size = KERNELS[name]
     found, acceptances = p_values(kernel, tempering, step_size)
     assert min(found) > FAILED, found
-    if tempering == 1:  # moves that are neither all accepted nor all rejected
+    if tempering == 1 and name in TUNED:  # moves that are neither all accepted nor all rejected
         assert 0.3 < np.mean(acceptances) < 0.9, acceptances
 
 
@@ -208,6 +216,7 @@ def test_the_suite_catches(kernel: Any, tempering: float, step_size: float) -> N
     assert min(p_values(kernel, tempering, step_size)[0]) < FAILED / 100
 
 
+@pytest.mark.defect("bnn_hmc: predictions averaged over accepted moves only")
 def test_dropping_repeats_is_caught() -> None:
     """Averaging only over accepted moves, as one peer does, is not the target."""
     grid = targets.skewed_tempered(1.0)

@@ -167,6 +167,7 @@ def test_dropping_the_one_over_n_is_caught(small: targets.Conjugate, monkeypatch
         truth.assert_log_evidence(posterior, small.log_evidence)
 
 
+@pytest.mark.defect("TFP: the same seed for resampling and mutation in every stage")
 def test_reusing_the_seed_across_stages_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten stages of one random-walk step on a nearly flat likelihood, so that only the noise can go wrong."""
     case = targets.conjugate(dimension=4, rows=4, noise_std=20.0)
