@@ -22,7 +22,7 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
