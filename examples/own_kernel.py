@@ -12,6 +12,8 @@ import numpy as np
 
 import isles
 
+MAX_TRIES = 100  # a particle of likelihood zero would search for ever
+
 
 @dataclass(frozen=True)
 class EllipticalSlice(isles.Kernel):
@@ -25,7 +27,7 @@ class EllipticalSlice(isles.Kernel):
         key_prior, key_height, key_angle, key_shrink = jax.random.split(key, 4)
         mean = problem.prior.mean
         other = problem.prior.draw(key_prior) - mean
-        log_height = jnp.log(jax.random.uniform(key_height))
+        log_height = -jax.random.exponential(key_height)
         angle = jax.random.uniform(key_angle, maxval=2 * pi)
 
         def propose(angle):
@@ -33,8 +35,8 @@ class EllipticalSlice(isles.Kernel):
             return problem.evaluate(position, gradient=False)
 
         def too_low(loop):
-            new = loop[0]
-            return problem.log_likelihood_ratio(new, state, tempering) < log_height
+            new, *_, tries = loop
+            return (problem.log_likelihood_ratio(new, state, tempering) < log_height) & (tries < MAX_TRIES)
 
         def shrink(loop):
             _, angle, low, high, tries = loop
@@ -43,7 +45,9 @@ class EllipticalSlice(isles.Kernel):
             return propose(angle), angle, low, high, tries + 1
 
         start = (propose(angle), angle, angle - 2 * pi, angle, 1)
-        state, *_, tries = jax.lax.while_loop(too_low, shrink, start)
+        new, *_, tries = jax.lax.while_loop(too_low, shrink, start)
+        found = problem.log_likelihood_ratio(new, state, tempering) >= log_height
+        state = jax.tree.map(lambda a, b: jnp.where(found, a, b), new, state)
         return state, isles.Info(acceptance=jnp.ones_like(log_height), evaluations=tries)
 
 

@@ -14,8 +14,10 @@ import isles
 
 @dataclass(frozen=True)
 class Conjugate:
-    """y = Xθ + noise, θ ~ N(0, I): Gaussian at every tempering."""
+    """y = Xθ + noise, θ ~ N(m₀, C₀): Gaussian at every tempering."""
 
+    prior_mean: np.ndarray[Any, Any]
+    prior_covariance: np.ndarray[Any, Any]
     x: np.ndarray[Any, Any]
     y: np.ndarray[Any, Any]
     noise_std: float
@@ -23,9 +25,10 @@ class Conjugate:
 
     def tempered(self, tempering: float) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Mean and covariance of prior × likelihood^λ."""
-        precision = np.eye(self.x.shape[1]) + tempering * self.x.T @ self.x / self.noise_std**2
-        covariance = np.linalg.inv(precision)
-        return covariance @ self.x.T @ self.y * tempering / self.noise_std**2, covariance
+        prior_precision = np.linalg.inv(self.prior_covariance)
+        covariance = np.linalg.inv(prior_precision + tempering * self.x.T @ self.x / self.noise_std**2)
+        pull = prior_precision @ self.prior_mean + self.x.T @ self.y * tempering / self.noise_std**2
+        return covariance @ pull, covariance
 
     @property
     def mean(self) -> np.ndarray[Any, Any]:
@@ -37,20 +40,28 @@ class Conjugate:
 
     @property
     def log_evidence(self) -> float:
-        marginal = self.noise_std**2 * np.eye(len(self.y)) + self.x @ self.x.T
+        marginal = self.noise_std**2 * np.eye(len(self.y)) + self.x @ self.prior_covariance @ self.x.T
         log_det = np.linalg.slogdet(2 * np.pi * marginal)[1]
-        return float(-0.5 * self.y @ np.linalg.solve(marginal, self.y) - 0.5 * log_det)
+        residual = self.y - self.x @ self.prior_mean
+        return float(-0.5 * residual @ np.linalg.solve(marginal, residual) - 0.5 * log_det)
 
 
-def conjugate(dimension: int = 16, rows: int = 32, noise_std: float = 1.0, seed: int = 0) -> Conjugate:
-    """The tractable Gaussian of the paper's Section 3 by default."""
+def conjugate(
+    dimension: int = 16, rows: int = 32, noise_std: float = 1.0, seed: int = 0, dense: bool = False
+) -> Conjugate:
+    """The tractable Gaussian of the paper's Section 3 by default; with `dense`, a correlated, shifted prior."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, dimension))
     truth = np.ones(dimension) if noise_std == 1 else rng.normal(size=dimension)
     y = x @ truth + noise_std * rng.normal(size=rows)
+    mean, covariance = np.zeros(dimension), np.eye(dimension)
     prior = isles.Gaussian(like=np.zeros(dimension))
+    if dense:
+        root = rng.normal(size=(dimension, dimension)) / np.sqrt(dimension)
+        mean, covariance = rng.normal(size=dimension), root @ root.T + 0.3 * np.eye(dimension)
+        prior = isles.Gaussian(like=np.zeros(dimension), mean=mean, covariance=covariance)
     problem = isles.regression(linear, prior, x, y, noise_std=noise_std)
-    return Conjugate(x, y, noise_std, problem)
+    return Conjugate(mean, covariance, x, y, noise_std, problem)
 
 
 def linear(theta: jax.Array, x: jax.Array) -> jax.Array:

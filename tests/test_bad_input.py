@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -153,3 +154,12 @@ def test_a_binding_leapfrog_limit_is_reported() -> None:
     kernel = isles.HMC(trajectory=5.0, max_leapfrogs=3)
     with pytest.warns(isles.IslesWarning, match="max_leapfrogs cut"):
         isles.sample(PROBLEM, isles.SMC(kernel, 32, 3))
+
+
+def test_a_kernel_that_cannot_be_hashed_is_a_clear_error() -> None:
+    @dataclass
+    class Loose(isles.Kernel):
+        scale: Any = None
+
+    with pytest.raises(TypeError, match="Loose must be hashable.*frozen dataclass"):
+        isles.sample(PROBLEM, isles.SMC(Loose(scale=np.ones(2))))

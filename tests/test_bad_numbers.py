@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -112,6 +113,35 @@ def test_dead_islands_count_with_evidence_zero() -> None:
     truth.assert_log_evidence(posterior, float(stats.norm.logsf(2)), bound=0.06)
     value, error = posterior.expectation(lambda theta: theta[0])
     truth.assert_estimate(value, error, stats.norm.pdf(2) / stats.norm.sf(2), bound=0.05)
+
+
+@pytest.mark.parametrize("sampler", [isles.SMC(isles.MH(), 4, 3), isles.MCMC(isles.MH(), chains=2, burn_in=5)])
+def test_dead_islands_survive_in_blocks_of_any_size(sampler: Any) -> None:
+    problem = isles.Problem(PRIOR, lambda theta: jnp.where(theta[0] > 0.5, 0.0, -jnp.inf))
+    for size in (16, 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", isles.IslesWarning)
+            posterior = isles.sample(problem, sampler, islands=16, seed=0, islands_per_block=size)
+        assert len(posterior.island_weights) == 16
+        assert 0 < (posterior.island_weights == 0).sum() < 16
+        assert np.isfinite(posterior.expectation(lambda theta: theta).value).all()
+        assert {values.shape[1] for values in posterior.trace.values()} == {16}
+    if isinstance(sampler, isles.SMC):
+        assert sampler.frozen(posterior).plan is not None
+
+
+def test_all_islands_dead_is_an_error_in_blocks_of_any_size() -> None:
+    problem = isles.Problem(PRIOR, lambda theta: jnp.sum(theta) * jnp.nan)
+    for sampler in (isles.SMC(), isles.MCMC()):
+        with pytest.raises(isles.DeadIslandsError, match="island 0"):
+            isles.sample(problem, sampler, islands=3, islands_per_block=1)
+
+
+def test_dead_particles_of_ais_do_not_look_like_disagreement() -> None:
+    problem = isles.Problem(PRIOR, lambda theta: jnp.where(theta[0] > 0, 0.0, -jnp.inf))
+    posterior = isles.sample(problem, isles.AIS(isles.MH(), 64), islands=8)
+    assert posterior.dead.min() > 0
+    assert posterior.diagnostics()["R-hat between islands"] < 1.1
 
 
 def test_chains_outside_the_support_have_no_weight() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import isles
+from isles.run import default_islands_per_block
 from isles.samplers import mutation
 
 
@@ -97,3 +99,42 @@ def test_a_users_kernel_may_spend_what_it_needs() -> None:
     _, posterior = run(isles.SMC(own, particles=64, mutations=5))
     assert posterior.epochs.total < 64 * posterior.epochs.parallel
     assert posterior.epochs.total > 64 * (1 + 5 * len(posterior.trace["tempering"]))
+
+
+@dataclass(frozen=True)
+class Shift(isles.MH):
+    """A subclass whose step reads a setting of its own."""
+
+    amount: float = 1.0
+
+    def step(self, problem: Any, key: Any, state: Any, tempering: Any, tuning: Any) -> Any:
+        return problem.evaluate(state.position * 0 + self.amount, gradient=False), isles.Info(jnp.float32(1.0))
+
+
+def test_subclasses_with_other_settings_are_other_programs() -> None:
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(3)), lambda theta: -0.1 * jnp.sum(theta**2))
+    for amount in (1.0, 5.0):
+        posterior = isles.sample(problem, isles.MCMC(Shift(amount=amount), chains=2, burn_in=3))
+        assert (posterior.positions == amount).all()
+
+
+def test_collected_functions_are_compiled_once() -> None:
+    traced = []
+
+    def function(theta: Any) -> Any:
+        traced.append(1)
+        return theta
+
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(3)), lambda theta: -jnp.sum(theta**2))
+    isles.sample(problem, isles.MCMC(isles.MH(), 2, 20, 200), collect={"theta": function}, keep="none")
+    assert len(traced) <= 25  # one trace, and one look at its shape for each of 20 groups
+
+
+def test_blocks_fit_in_memory() -> None:
+    """The default block counts what evaluating the likelihood needs, not the parameters alone."""
+    data = np.zeros((3000, 5), np.float32)
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(5)), lambda t, x: -jnp.sum(jnp.exp(x @ t) ** 2), data)
+    sampler = isles.SMC(particles=256)
+    size = default_islands_per_block(problem, sampler, 4096)
+    assert 1 <= size * 256 * problem.evaluation_bytes < 2**30
+    assert default_islands_per_block(problem, isles.SMC(particles=4), 4096) > size

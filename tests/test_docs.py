@@ -38,7 +38,7 @@ def assert_same_output(printed: str, shown: str) -> None:
     words = lambda text: re.sub(r"\s+", " ", NUMBER.sub("#", text)).replace("[ ", "[").strip()
     numbers = lambda text: np.array([float(number) for number in NUMBER.findall(text)])
     assert words(printed) == words(shown)
-    np.testing.assert_allclose(numbers(printed), numbers(shown), rtol=0.3, atol=0.3)
+    np.testing.assert_allclose(numbers(printed), numbers(shown), rtol=0.3, atol=0.06)
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

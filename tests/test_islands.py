@@ -112,7 +112,7 @@ def test_standard_error_over_islands_is_honest(small: targets.Conjugate) -> None
     """Over 64 repetitions of 16 islands, estimates spread as their standard errors say."""
     sampler = isles.SMC(isles.HMC(leapfrogs=3), 64, 3)
     posterior = isles.sample(small.problem, sampler, islands=1024, seed=3)
-    scores = []
+    scores, evidence_scores = [], []
     for first in range(0, 1024, 16):
         part = dataclasses.replace(
             posterior,
@@ -122,6 +122,8 @@ def test_standard_error_over_islands_is_honest(small: targets.Conjugate) -> None
         )
         value, error = part.expectation(lambda theta: theta)
         scores.append((value - small.mean) / error)
+        evidence_scores.append((part.log_evidence - small.log_evidence) / part.log_evidence_standard_error)
+    assert np.sqrt(np.mean(np.square(evidence_scores))) == pytest.approx(1, abs=0.3)
     assert np.sqrt(np.mean(np.square(scores))) == pytest.approx(1, abs=0.25)
 
 

@@ -13,7 +13,9 @@ import isles
 import targets
 import truth
 from isles import weights
+from isles.keys import root
 from isles.samplers import tempered
+from isles.samplers.block import Output
 
 KERNELS = {
     "hmc": (isles.HMC(leapfrogs=5), 8),
@@ -154,6 +156,41 @@ def test_freezing_on_another_problem_is_refused(small: targets.Conjugate, gaussi
     frozen = sampler.frozen(pilot(small, sampler))
     with pytest.raises(ValueError, match="frozen on a problem of 4 parameters, this one has 16"):
         isles.sample(gaussian.problem, frozen)
+    with pytest.raises(ValueError, match="pilot run with PCN, its kernel is HMC"):
+        isles.sample(small.problem, dataclasses.replace(frozen, kernel=isles.HMC()))
+
+
+def test_a_frozen_run_shares_no_random_number_with_its_pilot(small: targets.Conjugate) -> None:
+    """With one seed for both, unbiasedness would be conditional on the draws that chose the schedule."""
+    sampler = isles.SMC(isles.HMC(leapfrogs=5), 64, 3)
+    first = isles.sample(small.problem, sampler, seed=0)
+    again = isles.sample(small.problem, sampler.frozen(first), seed=0)
+    start = lambda sampler: np.asarray(
+        sampler.start(small.problem, root(0), np.arange(1), Output({}, "all")).states.position
+    )
+    assert not np.isin(start(sampler), start(sampler.frozen(first))).any()
+    assert repr(sampler.frozen(first)) != repr(sampler)
+    assert again.log_evidence != first.log_evidence
+
+
+def test_adaptive_runs_are_biased_like_one_over_n(small: targets.Conjugate) -> None:
+    """What `evidence_kind` and the docs say: consistent in N, not in P, and the standard error does not hold it."""
+    biases = {}
+    for particles in (8, 32):
+        posterior = isles.sample(small.problem, isles.SMC(isles.HMC(leapfrogs=5), particles, 3), islands=4096)
+        ratios = np.exp(posterior.island_log_evidence - small.log_evidence)
+        biases[particles] = ratios.mean() - 1, ratios.std() / 64
+    assert biases[8][0] < -3 * biases[8][1]
+    assert abs(biases[32][0]) < 4 * biases[32][1] and biases[32][1] < 0.01
+
+
+def test_a_block_can_be_advanced_twice(small: targets.Conjugate) -> None:
+    """Advancing leaves the block it was given as it was, as retries and checkpoints need."""
+    for sampler in (isles.SMC(isles.PCN(), 8, 2), isles.AIS(isles.HMC(), 8), isles.MCMC(isles.MH(), 8, 9)):
+        block = sampler.start(small.problem, root(0), np.arange(2), Output({}, "all"))
+        first, second = sampler.advance(small.problem, block), sampler.advance(small.problem, block)
+        states = lambda block: getattr(block, "group", block).states
+        assert np.asarray(states(first).position).tobytes() == np.asarray(states(second).position).tobytes()
 
 
 # --- faults that the tests above must catch ----------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isles.layout import Layout, Params
+from isles.layout import Layout, Params, StaticFunction
 
 CHUNK_BYTES = 1 << 26  # of parameters and results held on the device at a time
 
@@ -35,7 +36,7 @@ def island_sums(
         raise ValueError(f"{function!r} returns no array; it must return a pytree of numbers")
     row_bytes = 8 * (size + sum(int(np.prod(np.shape(leaf))) for leaf in jax.tree.leaves(struct)))
     chunk = int(np.clip(CHUNK_BYTES // row_bytes, 1, len(rows)))
-    evaluate = jax.jit(jax.vmap(lambda vector: function(layout.unravel(vector))))
+    evaluate = _compiled(layout, StaticFunction(function))
     totals = jax.tree.map(lambda leaf: np.zeros((islands, *np.shape(leaf))), struct)
 
     def add(total: np.ndarray[Any, Any], values: Any, start: int) -> None:
@@ -53,3 +54,8 @@ def island_sums(
         results = jax.device_get(evaluate(jnp.asarray(padded)))
         jax.tree.map(lambda total, values: add(total, values[: len(piece)], start), totals, results)  # noqa: B023
     return totals
+
+
+@lru_cache(maxsize=64)  # bounded: users give new lambdas in loops
+def _compiled(layout: Layout, function: StaticFunction) -> Callable[[Any], Any]:
+    return jax.jit(jax.vmap(lambda vector: function.function(layout.unravel(vector))))

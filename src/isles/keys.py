@@ -21,6 +21,7 @@ class Purpose(enum.IntEnum):
     PRIOR = 0
     MUTATION = 1
     RESAMPLING = 2
+    POSTERIOR = 3
 
 
 def root(seed: int) -> Array:
@@ -30,6 +31,11 @@ def root(seed: int) -> Array:
         raise ValueError(f"seed={seed} must be below 2**64")
     key = jax.random.key(0, impl="threefry2x32")
     return fold_in(fold_in(key, np.uint32(seed >> 32)), np.uint32(seed & 0xFFFFFFFF))
+
+
+def apart(root: Array) -> Array:
+    """A root key whose numbers have nothing to do with those of `root`: for runs frozen on a pilot of any seed."""
+    return fold_in(root, np.uint32(0xF0F0F0F0))
 
 
 def island_keys(root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any]) -> Array:
@@ -44,9 +50,11 @@ def particle_keys(
     return _particle_keys(island_keys(root, purpose, stage, islands), particles)
 
 
-def uniforms(root: Array, stage: int, islands: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+def uniforms(
+    root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any], count: int
+) -> np.ndarray[Any, Any]:
     """Uniform numbers in [0, 1) with 53 random bits, float64, (I, count), for resampling on the host."""
-    keys = island_keys(root, Purpose.RESAMPLING, stage, islands)
+    keys = island_keys(root, purpose, stage, islands)
     bits = np.asarray(_bits(keys, count), np.uint64)  # (I, count, 2)
     return ((bits[..., 0] >> np.uint64(5)) * 2.0**26 + (bits[..., 1] >> np.uint64(6))) * 2.0**-53
 

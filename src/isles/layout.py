@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,3 +126,22 @@ class Layout:
     def struct(self) -> Params:
         """The parameters as a pytree of `jax.ShapeDtypeStruct`s."""
         return jax.tree.unflatten(self.treedef, self.shapes_as_leaves())
+
+
+class StaticFunction:
+    """A user's function as a static argument of jit, also where it is not hashable."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        try:
+            self.hash = hash(function)
+        except TypeError:
+            self.hash = id(function)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StaticFunction) or self.hash != other.hash:
+            return False
+        return self.function is other.function or bool(self.function == other.function)

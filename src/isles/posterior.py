@@ -14,7 +14,7 @@ import numpy as np
 from isles import checks, expectations, keys, store, weights
 from isles.layout import Layout, Params
 from isles.problem import Problem
-from isles.samplers.block import BlockResult, Plan, Sampler
+from isles.samplers.block import BlockResult, Output, Plan, Sampler
 from isles.samplers.mcmc import MCMC
 from isles.summary import Diagnostics, find_warnings, summarise
 
@@ -22,7 +22,11 @@ Floats = np.ndarray[Any, Any]
 
 
 class Estimate(NamedTuple):
-    """A posterior expectation and its standard error over islands (None for one island)."""
+    """A posterior expectation and its standard error over islands (None for one island).
+
+    The error is the spread of islands. It does not hold the bias of order 1/N that adaptive samplers have, nor
+    that of chains which have not forgotten their start.
+    """
 
     value: Any
     standard_error: Any
@@ -61,6 +65,8 @@ class Posterior:
     weighting: str  # "evidence" or "equal"
     seed: int
     plan: Plan | None = None
+    draw_steps: int = 1  # steps of a chain from one stored draw to the next
+    rounding: float = 0.0  # nat, of tempered log-likelihoods in the working dtype
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -77,7 +83,10 @@ class Posterior:
 
     @property
     def log_evidence_standard_error(self) -> float | None:
-        """Standard error of `log_evidence` from the islands' spread; None for MCMC and for one island."""
+        """Standard error of `log_evidence` from the islands' spread; None for MCMC and for one island.
+
+        It does not hold the bias of order 1/N of an adaptive sampler; `sampler.frozen(pilot)` has none.
+        """
         if self.island_log_evidence is None:
             return None
         return weights.combined_log_evidence(self.island_log_evidence)[1]
@@ -149,10 +158,8 @@ class Posterior:
     def resample(self, count: int, seed: int = 0) -> Params:
         """`count` equally weighted draws, in random order; leaves have that leading axis."""
         checks.count("count", count)
-        uniforms = keys.uniforms(keys.root(seed), 0, np.zeros(1), count + 1)[0]
-        cumulative = np.cumsum(self.weights.ravel())
-        points = (np.arange(count) + uniforms[0]) / count
-        chosen = np.searchsorted(cumulative / cumulative[-1], np.minimum(points, 1 - 2**-53), side="right")
+        uniforms = keys.uniforms(keys.root(seed), keys.Purpose.POSTERIOR, 0, np.zeros(1), count + 1)[0]
+        chosen = weights.inverse_cdf(self.weights.ravel(), (np.arange(count) + uniforms[0]) / count)
         order = np.argsort(uniforms[1:])
         return self.layout.unravel_numpy(self._positions().reshape(-1, self.layout.size)[chosen[order]])
 
@@ -203,7 +210,8 @@ class Posterior:
         tensors |= {f"trace/{name}": values for name, values in self.trace.items()}
         if self.plan is not None:
             plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(Plan)}
-            tensors |= {f"plan/{name}": value for name, value in plan.items() if value is not None}
+            tensors |= {f"plan/{name}": value for name, value in plan.items() if isinstance(value, np.ndarray)}
+            facts["plan"] = {name: value for name, value in plan.items() if not isinstance(value, np.ndarray)}
         store.write(path, tensors, facts)
 
     def _positions(self) -> Floats:
@@ -257,7 +265,7 @@ def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
     group = lambda prefix: {
         name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
     }
-    plan: dict[str, Any] = group("plan/")
+    plan = facts.pop("plan", None)
     values: dict[str, Any] = {
         field.name: tensors.get(field.name, facts.get(field.name)) for field in dataclasses.fields(Posterior)
     }
@@ -268,13 +276,15 @@ def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
         "island_sums": sums,
         "epochs": Epochs(*facts["epochs"]),
         "chain_shape": None if chain_shape is None else tuple(chain_shape),
-        "plan": Plan(**({"variances": None} | plan)) if plan else None,
+        "plan": Plan(**(plan | group("plan/"))) if plan else None,
         "warnings": tuple(facts["warnings"]),
     }
     return Posterior(**values)
 
 
-def merge(problem: Problem, sampler: Sampler, results: Sequence[BlockResult], *, seed: int) -> Posterior:
+def merge(
+    problem: Problem, sampler: Sampler, results: Sequence[BlockResult], output: Output, *, seed: int
+) -> Posterior:
     """One posterior from the results of all blocks, in order."""
     join = lambda name: np.concatenate([getattr(result, name) for result in results])
     has = lambda name: getattr(results[0], name) is not None
@@ -284,10 +294,12 @@ def merge(problem: Problem, sampler: Sampler, results: Sequence[BlockResult], *,
         columns = []
         for result in results:
             column = np.full((stages, len(result.epochs)), np.nan)
-            column[: len(result.records)] = [record[name] for record in result.records]
+            if result.records:  # a block of dead islands has none
+                column[: len(result.records)] = [record[name] for record in result.records]
             columns.append(column)
         return np.concatenate(columns, axis=1)
 
+    names = next((list(result.records[0]) for result in results if result.records), [])
     epochs = join("epochs")
     log_weights = join("log_weights")
     chain_shape = None
@@ -306,7 +318,7 @@ def merge(problem: Problem, sampler: Sampler, results: Sequence[BlockResult], *,
         island_log_evidence=join("log_evidence") if has("log_evidence") else None,
         chain_shape=chain_shape,
         shared_start=isinstance(sampler, MCMC) and sampler.shared_start,
-        trace={name: trace(name) for name in results[0].records[0]} if results[0].records else {},
+        trace={name: trace(name) for name in names},
         epochs=Epochs(int(epochs.max()), int(epochs.sum())),
         nonfinite=join("nonfinite"),
         dead=join("dead"),
@@ -316,7 +328,9 @@ def merge(problem: Problem, sampler: Sampler, results: Sequence[BlockResult], *,
         adaptive=sampler.is_adaptive,
         weighting="equal" if not has("log_evidence") else "evidence",
         seed=seed,
-        plan=results[0].plan,
+        plan=next((result.plan for result in results if result.plan is not None), None),
+        draw_steps=sampler.thin * sampler.spacing(output.keep) if isinstance(sampler, MCMC) else 1,
+        rounding=max(result.rounding for result in results),
     )
     messages = [message for result in results for message in result.warnings]
     found = dict.fromkeys([*messages, *find_warnings(posterior, sampler)])

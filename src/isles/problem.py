@@ -5,6 +5,7 @@ Samplers see parameters as flat vectors; the user's functions see their own pytr
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from jax import Array
 from jax.extend.core import jaxprs_in_params
 
 from isles import checks
-from isles.layout import Layout, Params
+from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
 CHUNK_BYTES = 1 << 20  # intermediates of one chunk and one particle: about one core's share of cache
@@ -58,6 +59,8 @@ class Problem:
     data: Any
     rows: int  # 0 without data
     chunk_rows: int
+    fixed_bytes: int  # of intermediates of one evaluation, however many rows
+    row_bytes: int  # and for each row
 
     def __init__(
         self,
@@ -77,8 +80,10 @@ class Problem:
         _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(self.rows)), self.rows)
         if chunk_rows is not None and not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
-        chunk = self._default_chunk() if chunk_rows is None else checks.count("chunk_rows", chunk_rows)
-        self.chunk_rows = min(chunk, self.rows)
+        self.fixed_bytes, self.row_bytes = self._intermediate_bytes()
+        if chunk_rows is None:  # as many rows as keep the intermediates that grow with them within CHUNK_BYTES
+            chunk_rows = int(np.clip(CHUNK_BYTES // max(self.row_bytes, 1), 16, max(self.rows, 16)))
+        self.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
         if self.chunk_rows:  # the shapes that sampling will use: whole chunks, and the remainder
             for rows in {self.chunk_rows, self.rows % self.chunk_rows} - {0}:
                 _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(rows)), rows)
@@ -89,20 +94,30 @@ class Problem:
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """Prior and data are traced by jit, never baked into programs; the rest is part of the program."""
-        return (self.prior, self.data), (_Program(self.log_likelihood), self.rows, self.chunk_rows)
+        return (self.prior, self.data), (
+            StaticFunction(self.log_likelihood),
+            self.rows,
+            self.chunk_rows,
+            self.fixed_bytes,
+            self.row_bytes,
+        )
 
     @classmethod
     def tree_unflatten(cls, static: tuple[Any, ...], traced: tuple[Any, Any]) -> Problem:
         """The inverse of `tree_flatten`, without the checks."""
         problem = object.__new__(cls)
         problem.prior, problem.data = traced
-        program, problem.rows, problem.chunk_rows = static
+        program, problem.rows, problem.chunk_rows, problem.fixed_bytes, problem.row_bytes = static
         problem.log_likelihood = program.function
         return problem
 
     def with_chunk_rows(self, chunk_rows: int) -> Problem:
         """The same problem, evaluated in chunks of another size."""
-        return Problem(self.prior, self.log_likelihood, self.data, chunk_rows=chunk_rows)
+        if not self.rows:
+            raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
+        problem = copy.copy(self)  # the data are shared
+        problem.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
+        return problem
 
     @property
     def layout(self) -> Layout:
@@ -188,33 +203,19 @@ class Problem:
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), self.data)
         return self.layout.struct(), batch
 
-    def _default_chunk(self) -> int:
-        """As many rows as keep the intermediates that grow with rows within CHUNK_BYTES."""
+    @property
+    def evaluation_bytes(self) -> int:
+        """Intermediates of evaluating one chunk for one particle."""
+        return self.fixed_bytes + self.chunk_rows * self.row_bytes
+
+    def _intermediate_bytes(self) -> tuple[int, int]:
+        """Bytes of the likelihood's intermediates that do not grow with rows, and that grow with each."""
+        whole = _intermediate_bytes(self.log_likelihood, self._arguments(self.rows))
         if self.rows < 2:
-            return self.rows
-        half, rows = self.rows // 2, self.rows
-        small, large = (_intermediate_bytes(self.log_likelihood, self._arguments(n)) for n in (half, rows))
-        row_bytes = max((large - small) // (rows - half), 1)
-        return int(np.clip(CHUNK_BYTES // row_bytes, min(16, rows), rows))
-
-
-class _Program:
-    """A user's function as a static argument of jit, also where it is not hashable."""
-
-    def __init__(self, function: Callable[..., Array]) -> None:
-        self.function = function
-        try:
-            self.hash = hash(function)
-        except TypeError:
-            self.hash = id(function)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Program) or self.hash != other.hash:
-            return False
-        return self.function is other.function or bool(self.function == other.function)
+            return whole, 0
+        half = self.rows // 2
+        row = (whole - _intermediate_bytes(self.log_likelihood, self._arguments(half))) // (self.rows - half)
+        return max(whole - row * self.rows, 0), max(row, 0)
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:

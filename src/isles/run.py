@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from isles import checks, keys
-from isles.checks import IslesWarning
+from isles.checks import DeadIslandsError, IslesWarning
 from isles.layout import Params
 from isles.posterior import Posterior, merge
 from isles.problem import Problem
@@ -66,15 +66,29 @@ def sample(
     size = min(checks.count("islands_per_block", islands_per_block), islands)
     numbers = np.arange(islands)
     blocks = [numbers[first : first + size] for first in range(0, islands, size)]
-    results: list[BlockResult] = []
+    results: dict[int, BlockResult] = {}
+    waiting = []  # blocks without a live particle, until another block shows that there is something to sample
+    obituaries = []
     with _Bar(len(blocks), sys.stderr.isatty() if progress is None else progress) as bar:
-        for block_islands in blocks:
-            block = sampler.start(problem, root, block_islands, output)
+
+        def finish(number: int, block: Any) -> None:
             while not sampler.finished(block):
                 block = sampler.advance(problem, block)
                 bar.update(len(results) + block.progress)
-            results.append(sampler.result(problem, block))
-    posterior = merge(problem, sampler, results, seed=seed)
+            results[number] = sampler.result(problem, block)
+
+        for number, block_islands in enumerate(blocks):
+            block = sampler.start(problem, root, block_islands, output)
+            if block.all_dead and not results:
+                waiting.append(number)
+                obituaries.append(block.obituary)
+            else:
+                finish(number, block)
+        if not results:
+            raise DeadIslandsError(obituaries[0])
+        for number in waiting:
+            finish(number, sampler.start(problem, root, blocks[number], output))
+    posterior = merge(problem, sampler, [results[number] for number in range(len(blocks))], output, seed=seed)
     for message in posterior.warnings:
         warnings.warn(message, IslesWarning, stacklevel=2)
     return posterior
@@ -85,7 +99,8 @@ def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) 
     work = sampler.width * problem.dimension * max(problem.rows, 1)
     if work > BLOCK_WORK:
         return 1
-    island_bytes = 12 * problem.dtype.itemsize * sampler.width * problem.dimension
+    particle_bytes = 12 * problem.dtype.itemsize * problem.dimension + 2 * problem.evaluation_bytes
+    island_bytes = sampler.width * particle_bytes
     return int(np.clip(BLOCK_BYTES // island_bytes, 1, islands))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isles import diagnostics
+from isles import diagnostics, weights
 from isles.adapt import Decorrelate
 from isles.samplers.block import Sampler
 from isles.samplers.smc import SMC
@@ -79,7 +79,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
         capped = int(np.nansum(trace["capped"]))
         if capped:
             found.append(
-                f"max_leapfrogs cut {capped} trajectories short: raise max_leapfrogs or shorten trajectory"
+                f"max_leapfrogs cut trajectories short in {capped} mutations: raise it or shorten trajectory"
             )
     if "unique_ancestors" in trace and draws >= 20:
         fewest = int(np.nanmin(trace["unique_ancestors"]))
@@ -90,6 +90,11 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
         found.append(
             f"{bad} of {posterior.epochs.total} likelihood evaluations gave NaN, +inf or a non-finite gradient; "
             f"they count as likelihood zero"
+        )
+    if posterior.rounding > 0.1:
+        found.append(
+            f"log-likelihoods are rounded to {posterior.rounding:.2g} nat, which disturbs acceptances: run in "
+            f"float64 (JAX_ENABLE_X64=1, parameters and data in float64)"
         )
     if isinstance(sampler, SMC) and isinstance(sampler.mutations, Decorrelate):
         if sampler.particles < 100 and sampler.plan is None:
@@ -124,20 +129,23 @@ def _agreement(posterior: Posterior) -> dict[str, Any]:
         flat = chains.reshape(-1, length, chains.shape[-1])
         rows["R-hat"] = float(np.max(diagnostics.rhat(flat)))
         with contextlib.suppress(ValueError):
-            rows["IACT, draws"] = float(np.max(diagnostics.iact(flat, strict=False)))
-            rows["ESS"] = float(flat.shape[0] * length / rows["IACT, draws"])
+            draws_apart = float(np.max(diagnostics.iact(flat, strict=False)))
+            steps = draws_apart * posterior.draw_steps
+            rows["IACT, steps"] = steps
+            rows["IACT, epochs"] = steps * (posterior.epochs.parallel - 1) / max(posterior.trace["step"].max(), 1)
+            rows["ESS"] = float(flat.shape[0] * length / draws_apart)
     return rows
 
 
 def _island_rhat(posterior: Posterior) -> float:
     """√(1 + B/W) with the variances of island means and within islands summed over coordinates."""
     positions = posterior._positions()
-    alive = np.isfinite(posterior.log_weights).all(axis=1)
+    alive = np.isfinite(posterior.log_weights).any(axis=1)
     positions = positions[alive].astype(np.float64)
-    within_weights = np.exp(posterior.log_weights[alive] - posterior.log_weights[alive].max(axis=1, keepdims=True))
-    within_weights /= within_weights.sum(axis=1, keepdims=True)
-    means = np.einsum("pn,pnd->pd", within_weights, positions)
-    squares = np.einsum("pn,pnd->pd", within_weights, (positions - means[:, None]) ** 2)
+    within = weights.normalise(posterior.log_weights[alive])
+    means = np.einsum("pn,pnd->pd", within, positions)
+    count = positions.shape[1]
+    squares = np.einsum("pn,pnd->pd", within, (positions - means[:, None]) ** 2) * count / (count - 1)
     if len(means) < 2 or squares.sum() == 0:
         return float("inf")
     scale = np.maximum(squares.mean(axis=0), 1e-300)
@@ -177,4 +185,6 @@ def _range(counts: np.ndarray[Any, Any]) -> str:
 def _show(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -102,17 +102,17 @@ def resample(method: str, weights: Floats, uniforms: Floats) -> Integers:
     for island in range(islands):
         u, w = uniforms[island], weights[island]
         if method == "systematic":
-            ancestors[island] = _inverse_cdf(w, (strata + u[0]) / particles)
+            ancestors[island] = inverse_cdf(w, (strata + u[0]) / particles)
         elif method == "stratified":
-            ancestors[island] = _inverse_cdf(w, (strata + u) / particles)
+            ancestors[island] = inverse_cdf(w, (strata + u) / particles)
         elif method == "multinomial":
-            ancestors[island] = _inverse_cdf(w, np.sort(u))
+            ancestors[island] = inverse_cdf(w, np.sort(u))
         else:
             expected = particles * w / w.sum()
             copies = np.floor(expected * (1 + 1e-15)).astype(np.int64)
             rest = particles - copies.sum()
             if rest:
-                drawn = _inverse_cdf(np.maximum(expected - copies, 0.0), u[:rest])
+                drawn = inverse_cdf(np.maximum(expected - copies, 0.0), u[:rest])
                 copies += np.bincount(drawn, minlength=particles)
             ancestors[island] = np.repeat(strata, copies)
     return ancestors
@@ -143,7 +143,7 @@ def _scaled(log_likelihood: Floats, step: Floats) -> Floats:
         return np.where(step[:, None] == 0, 0.0, step[:, None] * log_likelihood)
 
 
-def _inverse_cdf(weights: Floats, points: Floats) -> Any:
+def inverse_cdf(weights: Floats, points: Floats) -> Any:
     """First index whose cumulative weight exceeds each point: never one of weight zero."""
     cumulative = np.cumsum(weights)
     below_one = np.minimum(points, np.nextafter(1.0, 0.0))

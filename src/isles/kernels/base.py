@@ -94,7 +94,8 @@ def tuning(problem: Problem, step_size: float, variances: Any, length: float = 0
 def accept(key: Array, log_ratio: Array, new: Tree, old: Tree) -> tuple[Tree, Array]:
     """The Metropolis choice: `new` with probability min(1, e^log_ratio), and that probability."""
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
-    accepted = jnp.log(jax.random.uniform(key, dtype=log_ratio.dtype)) < log_ratio
+    # log u as minus an exponential: log of a uniform is -inf once in 2^23 draws, and would accept anything
+    accepted = -jax.random.exponential(key, dtype=log_ratio.dtype) <= log_ratio
     chosen = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
     return chosen, jnp.exp(jnp.minimum(log_ratio, 0.0))
 

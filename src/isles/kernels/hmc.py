@@ -69,7 +69,8 @@ class HMC(Kernel):
         """One trajectory."""
         if self.trajectory is None:
             return leapfrog_step(problem, key, state, tempering, tuning, tuning.length.astype(jnp.int32))
-        wanted = jnp.floor(tuning.length / tuning.step_size)
+        slack = 1 + 4 * jnp.finfo(tuning.length.dtype).eps  # 0.3/0.05 is 6, whatever rounding says
+        wanted = jnp.floor(tuning.length / tuning.step_size * slack)
         count = jnp.clip(wanted, 1, self.max_leapfrogs).astype(jnp.int32)
         state, info = leapfrog_step(problem, key, state, tempering, tuning, count)
         return state, info._replace(capped=wanted > self.max_leapfrogs)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from isles import checks, weights
+from isles import checks, keys, weights
 from isles.kernels import HMC, Kernel
 from isles.problem import Problem
 from isles.samplers import block as blocks
@@ -54,7 +54,7 @@ class AIS:
     particles: int = 32
     schedule: Sequence[float] = field(default_factory=neal_schedule)
     mutations: int = 1
-    plan: Plan | None = field(default=None, repr=False, compare=False)
+    plan: Plan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         checks.count("particles", self.particles)
@@ -78,9 +78,11 @@ class AIS:
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
         blocks.check_kernel(problem, self.kernel)
+        tempered.check_plan(problem, self.kernel, self.plan)
 
     def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
         """Prior draws."""
+        root = root if self.plan is None else keys.apart(root)
         return tempered.start(
             problem, self.kernel, root, islands, output,
             particles=self.particles,

@@ -23,14 +23,19 @@ class Output(NamedTuple):
     keep: str  # "all", "thinned" or "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A tempering path with everything that adaptation found along it, from the first island of a pilot run."""
 
+    kernel: str  # its type's name
+    dimension: int
     schedule: np.ndarray[Any, Any]  # (J,) temperings, the last one 1
     step_sizes: np.ndarray[Any, Any]  # (J,)
     mutations: np.ndarray[Any, Any]  # (J,)
     variances: np.ndarray[Any, Any] | None  # (J, d), where they follow the population
+
+    def __repr__(self) -> str:
+        return f"Plan({len(self.schedule)} stages)"
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,19 @@ class BlockResult:
     sums: dict[str, Any]  # name -> pytree of (I, ...) weighted sums of collected functions
     sum_weights: np.ndarray[Any, Any]  # (I,) their total weights
     plan: Plan | None
+    rounding: float  # nat, of tempered log-likelihoods in the working dtype
     warnings: tuple[str, ...]
 
 
 class Block(Protocol):
     """A block of islands under way."""
+
+    obituary: str | None  # why islands have no live particle
+
+    @property
+    def all_dead(self) -> bool:
+        """Whether no first draw of any island has a likelihood."""
+        ...
 
     @property
     def progress(self) -> float:
@@ -103,24 +116,25 @@ def check_kernel(problem: Problem, kernel: object) -> None:
         raise TypeError(
             f"kernel={kernel!r} must be a kernel such as isles.HMC(), or your own subclass of isles.Kernel"
         )
+    try:
+        hash(kernel.program())
+    except TypeError as error:
+        raise TypeError(
+            f"{type(kernel).__name__} must be hashable, since it becomes part of a program ({error}): make it "
+            f"a frozen dataclass, and turn array settings into tuples"
+        ) from None
     kernel.check(problem)
     kernel.tuning(problem)
 
 
-def precision_warning(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: float) -> str | None:
-    """A warning where rounding of the log-likelihood is large enough to disturb acceptances."""
+def rounding(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: float) -> float:
+    """How far, in nat, the working dtype rounds tempered log-likelihoods: enough of it disturbs acceptances."""
     finite = log_likelihood[np.isfinite(log_likelihood)]
-    if problem.dtype != np.float32 or not finite.size:
-        return None
+    if not finite.size:
+        return 0.0
     # chunk sums carry their low bits along, so a chunk's own rounding is what counts
     share = problem.chunk_rows / problem.rows if problem.rows else 1.0
-    rounding = float(np.spacing(np.float32(np.abs(finite).max() * share))) * tempering
-    if rounding <= 0.1:
-        return None
-    return (
-        f"log-likelihoods of size {np.abs(finite).max():.3g} are rounded to {rounding:.2g} nat in float32, which "
-        f"disturbs acceptances: run in float64 (JAX_ENABLE_X64=1, parameters and data in float64)"
-    )
+    return float(np.spacing(problem.dtype.type(np.abs(finite).max() * share))) * tempering
 
 
 def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array
 
 from isles import checks, expectations
-from isles.checks import DeadIslandsError
 from isles.kernels import HMC, Kernel
 from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem
@@ -75,6 +74,10 @@ class MCMC:
         """Steps during which the kernel is tuned: 80 % of burn-in."""
         return self.burn_in * 4 // 5
 
+    def spacing(self, keep: str) -> int:
+        """Draws from one that is kept to the next."""
+        return {"all": 1, "thinned": -(-self.draws // THINNED_DRAWS), "none": self.draws}[keep]
+
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
         blocks.check_kernel(problem, self.kernel)
@@ -94,8 +97,6 @@ class MCMC:
             keys = particle_keys(root, Purpose.PRIOR, 0, islands, self.chains)
         states = mutation.draw_prior(problem, kernel, keys)
         alive, nonfinite = blocks.first_states(states, self.chains)
-        if not alive.any():
-            raise DeadIslandsError(blocks.describe_dead(islands, alive, nonfinite))
         tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
         group = mutation.new_group(problem, kernel, states, tuning, np.ones(len(islands), bool))
         return MCMCBlock(
@@ -114,6 +115,9 @@ class MCMC:
             nonfinite=nonfinite.sum(axis=1).astype(np.int64),
             dead=(~alive).sum(axis=1),
             records=(),
+            lost=np.zeros((len(islands), self.chains), bool),
+            rounding=0.0,
+            obituary=None if alive.any() else blocks.describe_dead(islands, alive, nonfinite),
         )
 
     def finished(self, block: MCMCBlock) -> bool:
@@ -156,20 +160,17 @@ class MCMC:
         if block.output.keep != "none":
             positions = np.concatenate([draws.position for draws in block.kept], axis=2)
             positions = positions.reshape(islands, -1, problem.dimension)
-        lost = ~np.isfinite(log_likelihood)
-        warnings = []
-        if lost.any():
-            share = f"{lost.any(axis=2).sum()} of {lost[:, :, 0].size} chains"
-            warnings.append(
-                f"{share} have draws where the likelihood is zero or not finite; these draws have weight 0: "
-                f"raise burn_in={self.burn_in} or start from a narrower prior"
+        warnings: tuple[str, ...] = ()
+        if block.lost.any():
+            warnings = (
+                f"{block.lost.sum()} of {block.lost.size} chains have draws where the likelihood is zero or not "
+                f"finite; these draws have weight 0: raise burn_in={self.burn_in} or narrow the prior",
             )
-        precision = blocks.precision_warning(problem, log_likelihood, 1.0)
         return BlockResult(
             positions=positions,
             log_prior=flat(log_prior),
             log_likelihood=flat(log_likelihood),
-            log_weights=np.where(flat(lost) > 0, -np.inf, 0.0),
+            log_weights=np.where(np.isfinite(flat(log_likelihood)), 0.0, -np.inf),
             log_evidence=None,
             epochs=block.epochs,
             nonfinite=block.nonfinite,
@@ -178,7 +179,8 @@ class MCMC:
             sums=block.sums,
             sum_weights=block.sum_weights,
             plan=None,
-            warnings=(*warnings, *([precision] if precision else [])),
+            rounding=block.rounding,
+            warnings=warnings,
         )
 
     def _record_draws(self, problem: Problem, block: MCMCBlock, buffer: Draws, count: int) -> MCMCBlock:
@@ -186,12 +188,14 @@ class MCMC:
         by_chain = lambda x: np.moveaxis(x[:count].reshape(count, -1, self.chains, *x.shape[2:]), 0, 2)
         draws = Draws(*map(by_chain, buffer))  # (I, chains, count, ...)
         usable = np.isfinite(draws.log_likelihood).reshape(len(block.islands), -1).astype(np.float64)
+        lost = block.lost | ~np.isfinite(draws.log_likelihood).all(axis=2)
+        rounding = max(block.rounding, blocks.rounding(problem, np.asarray(draws.log_likelihood), 1.0))
         positions = np.asarray(draws.position).reshape(len(block.islands), -1, problem.dimension)
         sums = dict(block.sums)
         for name, function in block.output.collect.items():
             total = expectations.island_sums(problem.layout, function, positions, usable)
             sums[name] = jax.tree.map(np.add, sums[name], total) if name in sums else total
-        every = {"all": 1, "thinned": -(-self.draws // THINNED_DRAWS), "none": self.draws}[block.output.keep]
+        every = self.spacing(block.output.keep)
         wanted = [k for k in range(count) if (block.drawn + k) % every == 0]
         kept = block.kept
         if wanted:
@@ -200,7 +204,9 @@ class MCMC:
                 chosen = chosen._replace(position=chosen.position[..., :0])
             kept = (*kept, chosen)
         total_weight = block.sum_weights + usable.sum(axis=1)
-        return dataclasses.replace(block, kept=kept, sums=sums, sum_weights=total_weight)
+        return dataclasses.replace(
+            block, kept=kept, sums=sums, sum_weights=total_weight, lost=lost, rounding=rounding
+        )
 
     def _close(self, block: MCMCBlock, group: Group, **changes: Any) -> MCMCBlock:
         """Write down what the group of steps showed, and set its counters to zero."""
@@ -256,6 +262,14 @@ class MCMCBlock:
     nonfinite: np.ndarray[Any, Any]  # (I,)
     dead: np.ndarray[Any, Any]  # (I,)
     records: tuple[Record, ...]
+    lost: np.ndarray[Any, Any]  # (I, chains) bool: has draws of likelihood zero
+    rounding: float
+    obituary: str | None
+
+    @property
+    def all_dead(self) -> bool:
+        """Whether no chain starts where there is a likelihood."""
+        return self.obituary is not None
 
     @property
     def progress(self) -> float:

@@ -44,7 +44,9 @@ class Static:
     ) -> None:
         self.kernel, self.particles = kernel, particles
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
-        self.identity = (type(kernel), kernel.program(), particles, adapt_step, adapt_scale, decorrelate)
+        # a subclass that does not say what its step reads may read anything
+        program = kernel.program() if "program" in vars(type(kernel)) else kernel
+        self.identity = (type(kernel), program, particles, adapt_step, adapt_scale, decorrelate)
 
     def __hash__(self) -> int:
         return hash(self.identity)
@@ -75,13 +77,12 @@ def draw_prior(problem: Problem, kernel: Static, keys: Array) -> State:
 
 
 def new_group(problem: Problem, kernel: Static, states: State, tuning: Tuning, active: Any) -> Group:
-    """A stage about to begin at `states`, which it takes over."""
+    """A stage about to begin at `states`."""
     rows = states.position.shape[0]
     islands = rows // kernel.particles
     counts = lambda size: jnp.zeros(size, jnp.int32)
     zeros = lambda: jnp.zeros(islands, problem.dtype)
-    # copies: the group's buffers are donated, and one buffer may not be donated twice
-    start = jnp.array(states.position, copy=True) if kernel.decorrelate else None
+    start = states.position if kernel.decorrelate else None
     mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
     return Group(
         states, tuning, mean, start, jnp.asarray(active), counts(()), counts(islands), zeros(),
@@ -89,7 +90,7 @@ def new_group(problem: Problem, kernel: Static, states: State, tuning: Tuning, a
     )  # fmt: skip
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames="group")
+@partial(jax.jit, static_argnames="kernel")
 def mutate(
     problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
 ) -> Group:
@@ -113,7 +114,7 @@ def _mutate(
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
         )
-        acceptance = by_island(info.acceptance).mean(axis=1)
+        acceptance = by_island(jnp.nan_to_num(info.acceptance)).mean(axis=1)
         number = group.mutation + 1
         learning = group.active & (number <= dials.adapt_until)
         tuning, mean = group.tuning, group.mean
@@ -154,7 +155,7 @@ class Draws(NamedTuple):
     log_likelihood: Array
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames=("group", "buffer"))
+@partial(jax.jit, static_argnames="kernel", donate_argnames="buffer")
 def draw_chain(
     problem: Problem,
     kernel: Static,
@@ -206,8 +207,8 @@ def population_tuning(
 
 
 def broadcast_tuning(tuning: Tuning, islands: int) -> Tuning:
-    """One tuning for every island, leaves (I, ...), in buffers of their own."""
-    return jax.tree.map(lambda leaf: jnp.array(jnp.broadcast_to(leaf, (islands, *leaf.shape))), tuning)
+    """One tuning for every island, leaves (I, ...)."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (islands, *leaf.shape)), tuning)
 
 
 def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -13,6 +13,7 @@ from jax import Array
 from isles import checks, keys, weights
 from isles.adapt import Decorrelate
 from isles.kernels import HMC, Kernel
+from isles.keys import Purpose
 from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import mutation, tempered
@@ -49,7 +50,7 @@ class SMC:
     schedule: Sequence[float] | None = None
     resampling: str = "systematic"
     max_stages: int = 10_000
-    plan: Plan | None = field(default=None, repr=False, compare=False)
+    plan: Plan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         checks.count("particles", self.particles)
@@ -63,7 +64,8 @@ class SMC:
     def frozen(self, posterior: Any) -> SMC:
         """This sampler with the schedule, step sizes, scales and mutations that a pilot run found.
 
-        Nothing is adapted then, so the evidence estimate is exactly unbiased.
+        Nothing is adapted then, so the evidence estimate is exactly unbiased. Its random numbers are not the
+        pilot's, whatever the seeds.
         """
         return dataclasses.replace(self, plan=posterior.require_plan())
 
@@ -83,10 +85,12 @@ class SMC:
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
         blocks.check_kernel(problem, self.kernel)
+        tempered.check_plan(problem, self.kernel, self.plan)
 
     def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
         """Prior draws."""
         frozen = self.plan is not None
+        root = keys.apart(root) if frozen else root
         return tempered.start(
             problem, self.kernel, root, islands, output,
             particles=self.particles,
@@ -112,7 +116,7 @@ class SMC:
         gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)
         tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
         # resample
-        uniforms = keys.uniforms(block.root, block.stage, block.islands, self.particles)
+        uniforms = keys.uniforms(block.root, Purpose.RESAMPLING, block.stage, block.islands, self.particles)
         ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
         ancestors[moving] = weights.resample(
             self.resampling, weights.normalise(log_weights[moving]), uniforms[moving]

@@ -13,7 +13,6 @@ from jax import Array
 
 from isles import checks, expectations, weights
 from isles.adapt import Decorrelate
-from isles.checks import DeadIslandsError
 from isles.kernels.base import Kernel, Tuning
 from isles.keys import Purpose, particle_keys
 from isles.problem import Problem, State
@@ -40,9 +39,20 @@ class TemperedBlock:
     epochs: np.ndarray[Any, Any]  # (I, N)
     nonfinite: np.ndarray[Any, Any]  # (I,)
     dead: np.ndarray[Any, Any]  # (I,)
-    variances: tuple[np.ndarray[Any, Any], ...]  # (d,) of the first island, a stage
+    variances: tuple[np.ndarray[Any, Any], ...]  # (d,) of the first live island, a stage
     records: tuple[Record, ...]
-    warnings: tuple[str, ...]
+    rounding: float  # of tempered log-likelihoods in the working dtype, the worst so far
+    obituary: str | None  # why islands have no live particle
+
+    @property
+    def all_dead(self) -> bool:
+        """Whether no island has a live particle."""
+        return bool(np.isneginf(self.log_evidence).all())
+
+    @property
+    def first_alive(self) -> int:
+        """Place of the first island that has a live particle: the one that a plan is copied from."""
+        return int(np.argmax(~np.isneginf(self.log_evidence)))
 
     @property
     def stage(self) -> int:
@@ -54,7 +64,7 @@ class TemperedBlock:
         """Share of the way, on the log scale on which tempering advances about evenly."""
         if not self.records:
             return 0.0
-        first = float(np.min(self.records[0]["tempering"]))
+        first = float(np.nanmin(self.records[0]["tempering"]))
         now = float(np.min(self.tempering))
         return 1.0 if now >= 1 else float(np.log(now / first) / -np.log(first)) * 0.95
 
@@ -74,12 +84,6 @@ def start(
     states = mutation.draw_prior(problem, program, keys)
     alive, nonfinite = blocks.first_states(states, particles)
     dead_island = ~alive.any(axis=1)
-    warnings: tuple[str, ...] = ()
-    if dead_island.any():
-        why = blocks.describe_dead(islands, alive, nonfinite)
-        if dead_island.all():
-            raise DeadIslandsError(why)
-        warnings = (f"{why}. Such islands count with evidence 0.",)
     size = len(islands)
     return TemperedBlock(
         root=root,
@@ -97,7 +101,8 @@ def start(
         dead=(~alive).sum(axis=1),
         variances=(),
         records=(),
-        warnings=warnings,
+        rounding=0.0,
+        obituary=blocks.describe_dead(islands, alive, nonfinite) if dead_island.any() else None,
     )
 
 
@@ -160,10 +165,10 @@ def move(
         record["correlation"] = np.asarray(group.correlation, np.float64)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
-    if kernel.kernel.scale_from_population and moving[0]:
-        variances = (*variances, np.asarray(group.tuning.variances[0]))
-    warning = blocks.precision_warning(problem, log_likelihood[moving], float(tempering[moving].max()))
-    warnings = block.warnings if warning is None else (*block.warnings, warning)
+    first = block.first_alive
+    if kernel.kernel.scale_from_population and moving[first]:
+        variances = (*variances, np.asarray(group.tuning.variances[first]))
+    rounding = blocks.rounding(problem, log_likelihood[moving], float(tempering[moving].max()))
     return dataclasses.replace(
         block,
         states=group.states,
@@ -174,7 +179,7 @@ def move(
         nonfinite=block.nonfinite + nonfinite,
         variances=variances,
         records=(*block.records, record),
-        warnings=warnings,
+        rounding=max(block.rounding, rounding),
         **changes,
     )
 
@@ -201,8 +206,9 @@ def result(problem: Problem, block: TemperedBlock) -> BlockResult:
         records=list(block.records),
         sums=sums,
         sum_weights=within.sum(axis=1),
-        plan=_plan(block),
-        warnings=tuple(dict.fromkeys(block.warnings)),
+        plan=_plan(problem, block),
+        rounding=block.rounding,
+        warnings=() if block.obituary is None else (f"{block.obituary}. Such islands count with evidence 0.",),
     )
 
 
@@ -227,11 +233,6 @@ def check_mutations(mutations: object) -> None:
 
 
 def _planned_tuning(problem: Problem, block: TemperedBlock, plan: Plan) -> Tuning:
-    if plan.variances is not None and plan.variances.shape[1] != problem.dimension:
-        raise ValueError(
-            f"the sampler was frozen on a problem of {plan.variances.shape[1]} parameters, "
-            f"this one has {problem.dimension}; freeze it on a pilot run of this problem"
-        )
     tuning = block.kernel.kernel.tuning(problem)
     tuning = tuning._replace(step_size=jnp.asarray(plan.step_sizes[block.stage], problem.dtype))
     if plan.variances is not None:
@@ -239,12 +240,30 @@ def _planned_tuning(problem: Problem, block: TemperedBlock, plan: Plan) -> Tunin
     return mutation.broadcast_tuning(tuning, len(block.islands))
 
 
-def _plan(block: TemperedBlock) -> Plan | None:
-    if block.log_evidence[0] == -np.inf:
+def check_plan(problem: Problem, kernel: Kernel, plan: Plan | None) -> None:
+    """A frozen sampler must meet the kind of kernel and the number of parameters it was frozen on."""
+    if plan is None:
+        return
+    if plan.dimension != problem.dimension:
+        raise ValueError(
+            f"the sampler was frozen on a problem of {plan.dimension} parameters, "
+            f"this one has {problem.dimension}; freeze it on a pilot run of this problem"
+        )
+    if plan.kernel != type(kernel).__name__:
+        raise ValueError(
+            f"the sampler was frozen on a pilot run with {plan.kernel}, its kernel is {type(kernel).__name__}; "
+            f"freeze it on a pilot run with the same kernel"
+        )
+
+
+def _plan(problem: Problem, block: TemperedBlock) -> Plan | None:
+    if block.all_dead:
         return None
-    column = lambda name: np.array([record[name][0] for record in block.records])
+    column = lambda name: np.array([record[name][block.first_alive] for record in block.records])
     stages = int(np.isfinite(column("tempering")).sum())
     return Plan(
+        kernel=type(block.kernel.kernel).__name__,
+        dimension=problem.dimension,
         schedule=column("tempering")[:stages],
         step_sizes=column("step_size")[:stages],
         mutations=column("mutations")[:stages].astype(np.int64),
