@@ -161,5 +161,5 @@ def test_a_kernel_that_cannot_be_hashed_is_a_clear_error() -> None:
     class Loose(isles.Kernel):
         scale: Any = None
 
-    with pytest.raises(TypeError, match="Loose must be hashable.*frozen dataclass"):
+    with pytest.raises(TypeError, match=r"Loose must be hashable.*frozen dataclass"):
         isles.sample(PROBLEM, isles.SMC(Loose(scale=np.ones(2))))

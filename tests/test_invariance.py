@@ -26,16 +26,16 @@ FAILED = 1e-5  # of about 7 tests a case; a right kernel fails one in more than 
 
 OWN_KERNEL = Path(__file__).parents[1] / "examples" / "own_kernel.py"
 
-# step sizes chosen so that acceptance lies between 0.4 and 0.8 (or so) at every tempering
+# step sizes on the Gaussian and on the skewed target, for acceptances between 0.4 and 0.8 at tempering 1
 KERNELS: dict[str, Any] = {
-    "hmc": (isles.HMC(leapfrogs=3), 0.8),
-    "hmc, trajectory": (isles.HMC(trajectory=2.0), 0.75),
-    "hmc, scaled": (isles.HMC(leapfrogs=3), 1.0),
-    "mala": (isles.MALA(), 1.0),
-    "mh": (isles.MH(), 1.2),
-    "pcn": (isles.PCN(), 0.8),
-    "pcn, scaled": (isles.PCN(), 1.2),
-    "a user's own": (runpy.run_path(str(OWN_KERNEL))["EllipticalSlice"](), 1.0),
+    "hmc": (isles.HMC(leapfrogs=3), (0.65, 0.75)),
+    "hmc, trajectory": (isles.HMC(trajectory=2.0), (0.65, 0.75)),
+    "hmc, scaled": (isles.HMC(leapfrogs=3), (0.9, 1.25)),
+    "mala": (isles.MALA(), (0.7, 0.9)),
+    "mh": (isles.MH(), (0.5, 1.0)),
+    "pcn": (isles.PCN(), (0.7, 0.7)),
+    "pcn, scaled": (isles.PCN(), (1.1, 1.1)),
+    "a user's own": (runpy.run_path(str(OWN_KERNEL))["EllipticalSlice"](), (1.0, 1.0)),
 }
 
 TUNED = [name for name in KERNELS if name != "a user's own"]  # a slice sampler rejects nothing
@@ -78,7 +78,7 @@ def step_many(
 
 
 def p_values(
-    kernel: Any, tempering: float, step_size: float, scaled: bool = False, seed: int = 0
+    kernel: Any, tempering: float, step_sizes: tuple[float, float], scaled: bool = False, seed: int = 0
 ) -> tuple[list[float], list[float]]:
     """Start from exact draws, step, and test against the exact law: all p-values, and acceptances."""
     rng = np.random.default_rng(seed)
@@ -86,14 +86,14 @@ def p_values(
     mean, covariance = CONJUGATE.tempered(tempering)
     factor = np.linalg.cholesky(covariance)
     start = mean + rng.normal(size=(DRAWS, 3)) @ factor.T
-    moved, acceptance = step_many(kernel, CONJUGATE.problem, start, tempering, step_size, seed + 1, scaled)
+    moved, acceptance = step_many(kernel, CONJUGATE.problem, start, tempering, step_sizes[0], seed + 1, scaled)
     white = np.linalg.solve(factor, (moved - mean).T).T
     results += [stats.kstest(white[:, i], "norm").pvalue for i in range(3)]
     squares = np.sum(white**2)  # χ² with 3·DRAWS degrees of freedom
     results.append(2 * min(stats.chi2.cdf(squares, 3 * DRAWS), stats.chi2.sf(squares, 3 * DRAWS)))
     grid = targets.skewed_tempered(tempering)
     moved, skewed_acceptance = step_many(
-        kernel, SKEWED, grid.draw(rng, DRAWS)[:, None], tempering, step_size, seed + 2, scaled
+        kernel, SKEWED, grid.draw(rng, DRAWS)[:, None], tempering, step_sizes[1], seed + 2, scaled
     )
     results.append(stats.kstest(moved[:, 0], grid.cdf).pvalue)
     second = moved[:, 0] ** 2
@@ -106,11 +106,11 @@ def p_values(
 @pytest.mark.parametrize("tempering", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_leaves_its_tempered_target_invariant(name: str, tempering: float) -> None:
-    kernel, step_size = KERNELS[name]
-    found, acceptances = p_values(kernel, tempering, step_size, scaled="scaled" in name)
+    kernel, step_sizes = KERNELS[name]
+    found, acceptances = p_values(kernel, tempering, step_sizes, scaled="scaled" in name)
     assert min(found) > FAILED, found
     if tempering == 1 and name in TUNED:  # moves that are neither all accepted nor all rejected
-        assert 0.4 < np.mean(acceptances) < 0.8, acceptances
+        assert 0.4 < min(acceptances) < max(acceptances) < 0.8, acceptances
 
 
 # --- faults, each planted in a kernel as a user could write it ---------------------------------------------
@@ -217,7 +217,7 @@ FAULTS = [
     ("kernel", "tempering", "step_size"), FAULTS, ids=[type(fault[0]).__name__ for fault in FAULTS]
 )
 def test_the_suite_catches(kernel: Any, tempering: float, step_size: float) -> None:
-    assert min(p_values(kernel, tempering, step_size)[0]) < FAILED / 100
+    assert min(p_values(kernel, tempering, (step_size, step_size))[0]) < FAILED / 100
 
 
 @pytest.mark.defect("bnn_hmc: predictions averaged over accepted moves only")

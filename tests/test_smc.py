@@ -174,7 +174,7 @@ def test_a_frozen_run_shares_no_random_number_with_its_pilot(small: targets.Conj
 
 
 def test_adaptive_runs_are_biased_like_one_over_n(small: targets.Conjugate) -> None:
-    """What `evidence_kind` and the docs say: consistent in N, not in P, and the standard error does not hold it."""
+    """What `evidence_kind` and the docs say: consistent in N, not in P; the standard error does not hold it."""
     biases = {}
     for particles in (8, 32):
         posterior = isles.sample(small.problem, isles.SMC(isles.HMC(leapfrogs=5), particles, 3), islands=4096)
