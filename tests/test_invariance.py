@@ -28,9 +28,9 @@ OWN_KERNEL = Path(__file__).parents[1] / "examples" / "own_kernel.py"
 
 # step sizes on the Gaussian and on the skewed target, for acceptances between 0.4 and 0.8 at tempering 1
 KERNELS: dict[str, Any] = {
-    "hmc": (isles.HMC(leapfrogs=3), (0.65, 0.75)),
-    "hmc, trajectory": (isles.HMC(trajectory=2.0), (0.65, 0.75)),
-    "hmc, scaled": (isles.HMC(leapfrogs=3), (0.9, 1.25)),
+    "hmc": (isles.HMC(leapfrogs=3), (0.68, 0.75)),
+    "hmc, trajectory": (isles.HMC(trajectory=2.0), (0.68, 0.75)),
+    "hmc, scaled": (isles.HMC(leapfrogs=3), (0.8, 1.25)),
     "mala": (isles.MALA(), (0.7, 0.9)),
     "mh": (isles.MH(), (0.5, 1.0)),
     "pcn": (isles.PCN(), (0.7, 0.7)),
