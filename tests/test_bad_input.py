@@ -28,6 +28,10 @@ PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum
         (lambda: isles.SMC(ess_fraction=float("nan")), "ess_fraction=nan"),
         (lambda: isles.SMC(schedule=[0.5, 0.2, 1.0]), "must rise from above 0 to exactly 1"),
         (lambda: isles.SMC(schedule=[0.1, 0.9]), "must rise from above 0 to exactly 1"),
+        (lambda: isles.SMC(schedule=[0.1, np.nan, 1.0]), "must rise from above 0 to exactly 1"),
+        (lambda: isles.sample(PROBLEM, isles.SMC), "must be a sampler such as isles.SMC"),
+        (lambda: isles.sample(PROBLEM, isles.SMC(), collect=lambda p: p), "must be a dict of functions"),
+        (lambda: isles.Problem(isles.Gaussian, lambda theta: 0.0), "must be isles.Gaussian"),
         (lambda: isles.SMC(schedule=[]), "schedule must be a list"),
         (lambda: isles.SMC(resampling="lottery"), "resampling='lottery' must be one of 'systematic'"),
         (lambda: isles.MCMC(burn_in=-1), "burn_in=-1 must be at least 0"),
@@ -163,3 +167,8 @@ def test_a_kernel_that_cannot_be_hashed_is_a_clear_error() -> None:
 
     with pytest.raises(TypeError, match=r"Loose must be hashable.*frozen dataclass"):
         isles.sample(PROBLEM, isles.SMC(Loose(scale=np.ones(2))))
+
+
+def test_more_particles_than_memory_is_an_error_at_once() -> None:
+    with pytest.raises(MemoryError, match="take fewer particles on more islands"):
+        isles.sample(PROBLEM, isles.SMC(particles=10**12))

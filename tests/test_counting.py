@@ -87,10 +87,10 @@ def test_nothing_is_compiled_anew_when_numbers_change() -> None:
     """Temperings, step sizes, leapfrogs and mutations are arguments of one program."""
     problem = isles.Problem(isles.Gaussian(like=np.zeros(3)), lambda theta: -2.0 * jnp.sum(theta**2))
     isles.sample(problem, isles.SMC(isles.HMC(leapfrogs=3), 32, 4), islands=2)
-    compiled = mutation.mutate._cache_size()
+    compiled = mutation.mutate_piece._cache_size()
     for kernel in (isles.HMC(leapfrogs=7), isles.HMC(leapfrogs=2, target_acceptance=0.8)):
         isles.sample(problem, isles.SMC(kernel, 32, mutations=6, ess_fraction=0.7), islands=2)
-    assert mutation.mutate._cache_size() == compiled
+    assert mutation.mutate_piece._cache_size() == compiled
 
 
 def test_a_users_kernel_may_spend_what_it_needs() -> None:

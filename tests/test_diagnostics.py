@@ -194,3 +194,10 @@ class TestNestedRhat:
     def test_one_superchain_or_one_draw_each_is_refused(self, shape: tuple[int, ...]) -> None:
         with pytest.raises(ValueError, match="needs 2 superchains of 2 draws"):
             nested_rhat(np.zeros(shape))
+
+
+def test_nan_is_never_called_converged() -> None:
+    chains = np.random.default_rng(0).normal(size=(4, 100, 2))
+    chains[1, 3, 0] = np.nan
+    found = rhat(chains)
+    assert np.isnan(found[0]) and found[1] == pytest.approx(1, abs=0.05)

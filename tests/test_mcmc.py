@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import isles
 import targets
 import truth
-from isles.samplers import mcmc
+from isles.samplers import mcmc, mutation
 
 KERNELS = {
     "hmc": (isles.HMC(leapfrogs=5), 300, 20),
@@ -170,3 +172,28 @@ def test_pcn_learns_which_directions_the_data_inform() -> None:
     variances = np.asarray(block.group.tuning.variances[0])
     assert variances[0] == pytest.approx(0.01 / 1.01, rel=0.3)
     assert variances[1] == pytest.approx(1.0, rel=0.3)
+
+
+def test_stuck_chains_are_reported() -> None:
+    """A funnel's neck needs smaller steps than its mouth: some chains never move again, the mean looks fine"""
+    problem = isles.Problem(
+        isles.Gaussian(like=np.zeros(9), std=[3.0, *[1.0] * 8]),
+        lambda theta: -0.5 * jnp.sum((theta[1:] * jnp.exp(-3 * theta[0])) ** 2) - 24 * theta[0],
+    )
+    sampler = isles.MCMC(isles.HMC(leapfrogs=10), chains=64, burn_in=300, draws=20)
+    with pytest.warns(isles.IslesWarning) as caught:
+        isles.sample(problem, sampler, islands=2)
+    assert any("chains hardly moved" in str(warning.message) for warning in caught)
+
+
+def test_pieces_add_up_and_change_no_bit(small: targets.Conjugate, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sum(mutation.pieces(1000)) == 1000
+    assert list(mutation.pieces(0)) == []
+    sampler = isles.SMC(isles.HMC(trajectory=0.7), 32, isles.Decorrelate(0.3, max=20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", isles.IslesWarning)
+        whole = isles.sample(small.problem, sampler, islands=3, seed=4)
+        monkeypatch.setattr(mutation, "pieces", lambda total: iter([1] * total))
+        cut = isles.sample(small.problem, sampler, islands=3, seed=4)
+    assert cut.positions.tobytes() == whole.positions.tobytes()
+    assert cut.epochs == whole.epochs

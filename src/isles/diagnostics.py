@@ -101,6 +101,8 @@ def _three_axes(chains: Floats) -> Floats:
 
 
 def _ratio(a: Floats, b: Floats) -> Floats:
-    """a/b, with 0/0 = 1 for a coordinate that never moved anywhere and a/0 = inf."""
+    """a/b, with 0/0 = 1 for a coordinate that never moved anywhere and a/0 = inf; NaN stays NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
+        if np.isnan(a).any() or np.isnan(b).any():
+            return np.where(np.isnan(a) | np.isnan(b), np.nan, _ratio(np.nan_to_num(a), np.nan_to_num(b)))
         return np.where(b > 0, a / np.where(b > 0, b, 1.0), np.where(a > 0, np.inf, 1.0))

@@ -81,7 +81,7 @@ def classification(
     x, y = _inputs(x), np.asarray(y)
     logits = _output_shape(apply, prior, x)
     if y.shape != (len(x),):
-        raise ValueError(f"y has shape {y.shape}; {len(x)} rows of x need labels of shape ({len(x)},)")
+        raise ValueError(f"y has shape {y.shape}; {len(x)} rows of x need labels of shape ({len(x)},): y.ravel()?")
     if y.dtype.kind not in "biuf" or not (y == np.floor(y)).all():
         raise ValueError(f"labels must be whole numbers 0, 1, ..., got dtype {y.dtype}; encode them first")
     binary = logits in [(len(x),), (len(x), 1)]
@@ -172,7 +172,7 @@ class _NoiseFunction:
     std: Callable[[Params], Array]
 
     def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
-        return self.apply(params, x), self.std(params)
+        return self.apply(params, x), jnp.asarray(self.std(params))
 
 
 @dataclass(frozen=True)
@@ -212,4 +212,9 @@ def _inputs(x: Any) -> np.ndarray[Any, Any]:
 
 def _output_shape(apply: Apply, prior: Gaussian | PriorLike, x: np.ndarray[Any, Any]) -> tuple[int, ...]:
     struct = jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
-    return tuple(jax.eval_shape(apply, flat_prior(prior).layout.struct(), struct).shape)
+    output = jax.eval_shape(apply, flat_prior(prior).layout.struct(), struct)
+    if not hasattr(output, "shape"):
+        raise TypeError(
+            f"apply returns {type(output).__name__}; it must return one array, a row for each row of x"
+        )
+    return tuple(output.shape)

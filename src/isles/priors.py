@@ -166,7 +166,11 @@ def flat_prior(prior: object) -> Gaussian | Custom:
     """`prior` in the flat form, or an error that says what a prior needs."""
     if isinstance(prior, Gaussian | Custom):
         return prior
-    if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
+    if (
+        not isinstance(prior, type)
+        and callable(getattr(prior, "sample", None))
+        and callable(getattr(prior, "log_prob", None))
+    ):
         return Custom(prior)  # type: ignore[arg-type]
     raise TypeError(
         f"prior={prior!r} must be isles.Gaussian(...) or an object with sample(key) and log_prob(params)"

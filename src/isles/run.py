@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -49,11 +50,13 @@ def sample(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
-    if not hasattr(sampler, "advance"):
+    if isinstance(sampler, type) or not hasattr(sampler, "advance"):
         raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
     islands = checks.count("islands", islands)
     root = keys.root(seed)
     checks.choice("keep", keep, ["all", "thinned", "none"])
+    if collect is not None and not isinstance(collect, Mapping):
+        raise TypeError(f'collect={collect!r} must be a dict of functions, as in collect={{"name": function}}')
     output = Output(dict(collect or {}), keep)
     for name, function in output.collect.items():
         if not callable(function):
@@ -61,6 +64,7 @@ def sample(
     if chunk_rows is not None:
         problem = problem.with_chunk_rows(chunk_rows)
     sampler.check(problem, output)
+    check_memory(problem, sampler)
     if islands_per_block is None:
         islands_per_block = default_islands_per_block(problem, sampler, islands)
     size = min(checks.count("islands_per_block", islands_per_block), islands)
@@ -92,6 +96,17 @@ def sample(
     for message in posterior.warnings:
         warnings.warn(message, IslesWarning, stacklevel=2)
     return posterior
+
+
+def check_memory(problem: Problem, sampler: Sampler) -> None:
+    """Raise if one island's particles cannot fit into this machine's memory."""
+    needed = 4 * problem.dtype.itemsize * sampler.width * problem.dimension
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise MemoryError(
+            f"{sampler.width} particles of {problem.dimension} parameters need about {needed / 2**30:.3g} GiB, "
+            f"this machine has {memory / 2**30:.3g}; take fewer particles on more islands"
+        )
 
 
 def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) -> int:

@@ -27,6 +27,10 @@ class Diagnostics:
     def __getitem__(self, name: str) -> Any:
         return self.rows[name]
 
+    def keys(self) -> list[str]:
+        """Names of the facts, so that `dict(diagnostics)` works."""
+        return list(self.rows)
+
     def __str__(self) -> str:
         width = max(map(len, self.rows))
         lines = [f"{name:<{width}}  {_show(value)}" for name, value in self.rows.items()]
@@ -85,11 +89,12 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
         fewest = int(np.nanmin(trace["unique_ancestors"]))
         if fewest < max(2, draws / 20):
             found.append(f"a stage went on from {fewest} of {draws} particles: raise particles or ess_fraction")
-    bad = int(posterior.nonfinite.sum())
+    bad, total = int(posterior.nonfinite.sum()), posterior.epochs.total
     if bad:
         found.append(
-            f"{bad} of {posterior.epochs.total} likelihood evaluations gave NaN, +inf or a non-finite gradient; "
+            f"{bad} of {total} likelihood evaluations gave NaN, +inf or a non-finite gradient; "
             f"they count as likelihood zero"
+            + (" (so few are usually divergent trajectories, which are rejected)" if bad < 1e-3 * total else "")
         )
     if posterior.rounding > 0.1:
         found.append(
@@ -159,7 +164,10 @@ def _disagreement(posterior: Posterior) -> list[str]:
     if posterior.log_weights.shape[1] >= 8 and between > 1.2:
         return [f"islands disagree (R-hat between islands {between:.2f}, 1 is best): raise mutations or particles"]
     if long and rows["R-hat"] > 1.1:
-        return [f"chains disagree (R-hat {rows['R-hat']:.2f}, 1 is best): raise burn_in and draws"]
+        return [
+            f"chains disagree (R-hat {rows['R-hat']:.2f}, 1 is best): raise burn_in and draws, or change "
+            f"leapfrogs or trajectory, which can resonate with the target"
+        ]
     if rows.get("nested R-hat", 1.0) > 1.1 * rows.get("nested R-hat, floor", 1.0):
         return [f"chains remember their starts (nested R-hat {rows['nested R-hat']:.2f}): raise burn_in"]
     return []

@@ -138,8 +138,9 @@ def rounding(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: 
 
 
 def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Mean acceptance probability of each island; NaN where it made no step."""
-    return np.where(steps > 0, np.asarray(total, np.float64) / np.maximum(steps, 1), np.nan)
+    """Mean acceptance probability of each island from sums (I·N,); NaN where it made no step."""
+    by_island = np.asarray(total, np.float64).reshape(len(steps), -1).mean(axis=1)
+    return np.where(steps > 0, by_island / np.maximum(steps, 1), np.nan)
 
 
 def first_states(states: State, particles: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -116,6 +116,8 @@ class MCMC:
             dead=(~alive).sum(axis=1),
             records=(),
             lost=np.zeros((len(islands), self.chains), bool),
+            late_steps=0,
+            late_acceptance=np.zeros((len(islands), self.chains)),
             rounding=0.0,
             obituary=None if alive.any() else blocks.describe_dead(islands, alive, nonfinite),
         )
@@ -130,9 +132,7 @@ class MCMC:
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
-            group = mutation.mutate(
-                problem, block.kernel, block.group, tempering, block.keys, dials, np.int32(until)
-            )
+            group = mutation.mutate(problem, block.kernel, block.group, tempering, block.keys, dials, until)
             return self._close(block, group, burnt_in=until)
         rows = len(block.islands) * self.chains
         fits = BUFFER_BYTES // (problem.dtype.itemsize * rows * (problem.dimension + 2))
@@ -143,10 +143,14 @@ class MCMC:
             jnp.zeros((size, rows), problem.dtype),
             jnp.zeros((size, rows), problem.dtype),
         )
-        group, buffer = mutation.draw_chain(
-            problem, block.kernel, block.group, buffer, tempering, block.keys, dials,
-            np.int32(self.thin), np.int32(block.drawn), np.int32(count),
-        )  # fmt: skip
+        group, filled = block.group, 0
+        for piece in mutation.pieces(count):
+            group, buffer = mutation.draw_chain(
+                problem, block.kernel, group, buffer, tempering, block.keys, dials,
+                np.int32(self.thin), np.int32(block.drawn + filled), np.int32(filled), np.int32(piece),
+            )  # fmt: skip
+            filled += piece
+            jax.block_until_ready(buffer)
         block = self._record_draws(problem, block, jax.device_get(buffer), count)
         return self._close(block, group, drawn=block.drawn + count)
 
@@ -165,6 +169,12 @@ class MCMC:
             warnings = (
                 f"{block.lost.sum()} of {block.lost.size} chains have draws where the likelihood is zero or not "
                 f"finite; these draws have weight 0: raise burn_in={self.burn_in} or narrow the prior",
+            )
+        stuck = block.late_acceptance < 0.01 * block.late_steps
+        if block.late_steps >= 20 and stuck.any():
+            warnings += (
+                f"{stuck.sum()} of {stuck.size} chains hardly moved once the step size was fixed, so their draws "
+                f"stand where they got stuck: raise target_acceptance, set a smaller step_size, or use SMC",
             )
         return BlockResult(
             positions=positions,
@@ -214,6 +224,10 @@ class MCMC:
         steps = np.asarray(group.moved)
         by_island = lambda x: np.asarray(x, np.int64).reshape(islands, -1)
         evaluations, nonfinite = by_island(group.evaluations), by_island(group.nonfinite)
+        late = block.burnt_in >= self.adapt_until
+        late_acceptance = block.late_acceptance + late * np.asarray(group.acceptance, np.float64).reshape(
+            islands, -1
+        )
         record: Record = {
             "step": np.full(islands, float(group.mutation)),
             "acceptance": blocks.mean_acceptance(group.acceptance, steps),
@@ -238,6 +252,8 @@ class MCMC:
             group=group,
             epochs=block.epochs + evaluations,
             nonfinite=block.nonfinite + nonfinite.sum(axis=1),
+            late_steps=block.late_steps + late * int(steps.max()),
+            late_acceptance=late_acceptance,
             records=(*block.records, record),
             **changes,
         )
@@ -263,6 +279,8 @@ class MCMCBlock:
     dead: np.ndarray[Any, Any]  # (I,)
     records: tuple[Record, ...]
     lost: np.ndarray[Any, Any]  # (I, chains) bool: has draws of likelihood zero
+    late_steps: int  # since adaptation ended
+    late_acceptance: np.ndarray[Any, Any]  # (I, chains) sums since then
     rounding: float
     obituary: str | None
 

@@ -6,6 +6,8 @@ and where a group of mutations is cut does not change a bit.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +31,7 @@ class Group(NamedTuple):
     active: Array  # (I,) bool: islands still moving in this stage
     mutation: Array  # () mutations so far in this stage
     moved: Array  # (I,) mutations each island made
-    acceptance: Array  # (I,) sum of mean acceptance probabilities
+    acceptance: Array  # (I·N,) sum of acceptance probabilities
     capped: Array  # (I,) mutations whose trajectory was cut short
     correlation: Array  # (I,) with the stage's start, as last seen
     evaluations: Array  # (I·N,) epochs
@@ -81,20 +83,48 @@ def new_group(problem: Problem, kernel: Static, states: State, tuning: Tuning, a
     rows = states.position.shape[0]
     islands = rows // kernel.particles
     counts = lambda size: jnp.zeros(size, jnp.int32)
-    zeros = lambda: jnp.zeros(islands, problem.dtype)
     start = states.position if kernel.decorrelate else None
     mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
     return Group(
-        states, tuning, mean, start, jnp.asarray(active), counts(()), counts(islands), zeros(),
-        counts(islands), zeros() + 1, counts(rows), counts(rows),
+        states, tuning, mean, start, jnp.asarray(active), counts(()), counts(islands),
+        jnp.zeros(rows, problem.dtype), counts(islands), jnp.ones(islands, problem.dtype),
+        counts(rows), counts(rows),
     )  # fmt: skip
 
 
-@partial(jax.jit, static_argnames="kernel")
 def mutate(
+    problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: int
+) -> Group:
+    """Mutations `group.mutation` .. `until` of every active island, at tempering (I,), with keys (I·N,).
+
+    Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between.
+    """
+    done = int(group.mutation)
+    for piece in pieces(until - done):
+        done += piece
+        group = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
+        if not np.asarray(group.active).any():
+            break
+    return group
+
+
+def pieces(total: int) -> Iterator[int]:
+    """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second."""
+    size = 1
+    while total > 0:
+        size = min(size, total)
+        start = time.perf_counter()
+        yield size
+        seconds = time.perf_counter() - start
+        total -= size
+        size = size * 2 if seconds < 0.25 else max(size // 2, 1) if seconds > 1 else size
+
+
+@partial(jax.jit, static_argnames="kernel")
+def mutate_piece(
     problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
 ) -> Group:
-    """Mutations `group.mutation` .. `until` of every active island, at tempering (I,), with keys (I·N,)."""
+    """Mutations up to `until` as one program."""
     return _mutate(problem, kernel, group, tempering, keys, dials, until)
 
 
@@ -114,7 +144,8 @@ def _mutate(
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
         )
-        acceptance = by_island(jnp.nan_to_num(info.acceptance)).mean(axis=1)
+        row_acceptance = jnp.nan_to_num(info.acceptance)
+        acceptance = by_island(row_acceptance).mean(axis=1)
         number = group.mutation + 1
         learning = group.active & (number <= dials.adapt_until)
         tuning, mean = group.tuning, group.mean
@@ -136,7 +167,7 @@ def _mutate(
         return Group(
             states, tuning, mean, group.start, active, number,
             moved=group.moved + group.active,
-            acceptance=group.acceptance + jnp.where(group.active, acceptance, 0),
+            acceptance=group.acceptance + jnp.where(live, row_acceptance, 0),
             capped=group.capped + (capped & group.active),
             correlation=correlation,
             evaluations=group.evaluations + jnp.where(live, info.evaluations, 0),
@@ -166,9 +197,13 @@ def draw_chain(
     dials: Dials,
     thin: Array,
     first: Array,
+    offset: Array,
     count: Array,
 ) -> tuple[Group, Draws]:
-    """Fill the buffer with draws `first` .. `first + count` of every chain; draw 0 is the state as it stands."""
+    """Put draws `first` .. `first + count` of every chain into the buffer from `offset` on.
+
+    Draw 0 is the state as it stands.
+    """
 
     def draw(index: Array, carry: tuple[Group, Draws]) -> tuple[Group, Draws]:
         group, buffer = carry
@@ -176,7 +211,7 @@ def draw_chain(
         group = _mutate(problem, kernel, group, tempering, keys, dials, until)
         states = group.states
         record = Draws(states.position, states.log_prior, states.log_likelihood)
-        return group, jax.tree.map(lambda all, one: all.at[index].set(one), buffer, record)
+        return group, jax.tree.map(lambda all, one: all.at[offset + index].set(one), buffer, record)
 
     return jax.lax.fori_loop(0, count, draw, (group, buffer))
 

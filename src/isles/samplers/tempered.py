@@ -146,7 +146,7 @@ def move(
         jnp.asarray(tempering, problem.dtype),
         keys,
         mutation.dials(problem, kernel.kernel, limit, rule.threshold if rule else 0.0),
-        np.int32(limit),
+        limit,
     )
     moved = np.asarray(group.moved)
     epochs = np.asarray(group.evaluations, np.int64).reshape(-1, particles)
@@ -219,7 +219,13 @@ def check_schedule(name: str, schedule: Sequence[float]) -> np.ndarray[Any, Any]
         raise ValueError(f"{name} must be a list of temperings, got shape {values.shape}")
     if values[0] == 0:
         values = values[1:]
-    if not values.size or values[-1] != 1 or values[0] <= 0 or (np.diff(values.astype(np.float32)) <= 0).any():
+    if (
+        not values.size
+        or not np.isfinite(values).all()
+        or values[-1] != 1
+        or values[0] <= 0
+        or (np.diff(values.astype(np.float32)) <= 0).any()
+    ):
         raise ValueError(
             f"{name} must rise from above 0 to exactly 1, got {list(schedule)[:4]} ... {list(schedule)[-1:]}"
         )
