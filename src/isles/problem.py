@@ -80,7 +80,7 @@ class Problem:
         _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(self.rows)), self.rows)
         if chunk_rows is not None and not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
-        self.fixed_bytes, self.row_bytes = self._intermediate_bytes()
+        self.fixed_bytes, self.row_bytes = self._intermediate_bytes(split=chunk_rows is None)
         if chunk_rows is None:  # as many rows as keep the intermediates that grow with them within CHUNK_BYTES
             chunk_rows = int(np.clip(CHUNK_BYTES // max(self.row_bytes, 1), 16, max(self.rows, 16)))
         self.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
@@ -208,11 +208,16 @@ class Problem:
         """Intermediates of evaluating one chunk for one particle."""
         return self.fixed_bytes + self.chunk_rows * self.row_bytes
 
-    def _intermediate_bytes(self) -> tuple[int, int]:
-        """Bytes of the likelihood's intermediates that do not grow with rows, and that grow with each."""
+    def _intermediate_bytes(self, split: bool) -> tuple[int, int]:
+        """Bytes of the likelihood's intermediates that do not grow with rows, and that grow with each.
+
+        Told apart by a look at half the rows, unless the user chose a chunk: the function may know that size only.
+        """
         whole = _intermediate_bytes(self.log_likelihood, self._arguments(self.rows))
         if self.rows < 2:
             return whole, 0
+        if not split:
+            return 0, -(-whole // self.rows)
         half = self.rows // 2
         row = (whole - _intermediate_bytes(self.log_likelihood, self._arguments(half))) // (self.rows - half)
         return max(whole - row * self.rows, 0), max(row, 0)
