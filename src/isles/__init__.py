@@ -8,7 +8,7 @@ from importlib.metadata import version as _version
 
 from isles import diagnostics
 from isles.adapt import Decorrelate
-from isles.checks import DeadIslandsError, IslesWarning
+from isles.checks import DeadIslandsError, DeadWorkerError, IslesWarning
 from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
 from isles.kernels.base import accept
 from isles.likelihoods import classification, regression
@@ -29,6 +29,7 @@ __all__ = [
     "PCN",
     "SMC",
     "DeadIslandsError",
+    "DeadWorkerError",
     "Decorrelate",
     "Epochs",
     "Estimate",

@@ -15,6 +15,10 @@ class DeadIslandsError(RuntimeError):
     """No particle of any island has a usable likelihood, so there is nothing to sample from."""
 
 
+class DeadWorkerError(RuntimeError):
+    """Worker processes died on the same block again and again."""
+
+
 def count(name: str, value: object, *, minimum: int = 1) -> int:
     """`value` as an int that is at least `minimum`.
 

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from isles import checks, keys
-from isles.checks import DeadIslandsError, IslesWarning
+from isles.checks import IslesWarning
+from isles.engines import Show, Work, run_here
+from isles.engines.local import run_in_workers, usable_cpus
 from isles.layout import Params
 from isles.posterior import Posterior, merge
 from isles.problem import Problem
@@ -31,6 +34,10 @@ def sample(
     seed: int = 0,
     islands_per_block: int | None = None,
     chunk_rows: int | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
+    threads: int | None = None,
+    retries: int = 2,
     collect: Mapping[str, Callable[[Params], Any]] | None = None,
     keep: str = "all",
     progress: bool | None = None,
@@ -44,6 +51,12 @@ def sample(
         seed: decides every random number, together with the island's number.
         islands_per_block: islands advanced together as one program; the default is a function of shapes.
         chunk_rows: rows of data evaluated at a time; see `Problem`.
+        engine: where blocks run: in this process by default, `"local"` in worker processes, `"serial"` in one.
+            Both engines give the same bits, whatever the number of workers.
+        workers: processes of `engine="local"`; by default one for each `threads` CPUs, at most one a block. Cheap
+            problems have few blocks: lower `islands_per_block` to give every worker one.
+        threads: XLA threads of a worker, 1 by default. Sums may be rounded differently with another number.
+        retries: how often a block is run anew if its worker dies, as when memory runs out.
         collect: functions of the parameters whose posterior means are accumulated while running.
         keep: which draws are stored: `"all"`, `"thinned"` (at most 1000 a chain) or `"none"`.
         progress: show a progress bar; by default, when the output is a terminal.
@@ -53,7 +66,8 @@ def sample(
     if isinstance(sampler, type) or not hasattr(sampler, "advance"):
         raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
     islands = checks.count("islands", islands)
-    root = keys.root(seed)
+    keys.root(seed)  # raises on a bad seed
+    run = choose_engine(engine, workers, threads, retries)
     checks.choice("keep", keep, ["all", "thinned", "none"])
     if collect is not None and not isinstance(collect, Mapping):
         raise TypeError(f'collect={collect!r} must be a dict of functions, as in collect={{"name": function}}')
@@ -70,32 +84,32 @@ def sample(
     size = min(checks.count("islands_per_block", islands_per_block), islands)
     numbers = np.arange(islands)
     blocks = [numbers[first : first + size] for first in range(0, islands, size)]
-    results: dict[int, BlockResult] = {}
-    waiting = []  # blocks without a live particle, until another block shows that there is something to sample
-    obituaries = []
+    work = Work(problem, sampler, output, seed, tuple(blocks))
     with _Bar(len(blocks), sys.stderr.isatty() if progress is None else progress) as bar:
-
-        def finish(number: int, block: Any) -> None:
-            while not sampler.finished(block):
-                block = sampler.advance(problem, block)
-                bar.update(len(results) + block.progress)
-            results[number] = sampler.result(problem, block)
-
-        for number, block_islands in enumerate(blocks):
-            block = sampler.start(problem, root, block_islands, output)
-            if block.all_dead and not results:
-                waiting.append(number)
-                obituaries.append(block.obituary)
-            else:
-                finish(number, block)
-        if not results:
-            raise DeadIslandsError(obituaries[0])
-        for number in waiting:
-            finish(number, sampler.start(problem, root, blocks[number], output))
-    posterior = merge(problem, sampler, [results[number] for number in range(len(blocks))], output, seed=seed)
+        results = run(work, bar.update)
+    posterior = merge(problem, sampler, results, output, seed=seed)
     for message in posterior.warnings:
         warnings.warn(message, IslesWarning, stacklevel=2)
     return posterior
+
+
+def choose_engine(
+    engine: str | None, workers: int | None, threads: int | None, retries: int
+) -> Callable[[Work, Show], list[BlockResult]]:
+    """What maps blocks to their results."""
+    retries = checks.count("retries", retries, minimum=0)
+    if engine is not None:
+        checks.choice("engine", engine, ["serial", "local"])
+    if threads is not None and engine is None:
+        raise ValueError(f'threads={threads!r} are those of a worker process; add engine="local", or leave it out')
+    if workers is not None and engine != "local":
+        raise ValueError(f'workers={workers!r} needs engine="local", got engine={engine!r}; change one of them')
+    if engine is None:
+        return run_here
+    threads = checks.count("threads", 1 if threads is None else threads)
+    if workers is None:
+        workers = 1 if engine == "serial" else max(usable_cpus() // threads, 1)
+    return partial(run_in_workers, workers=checks.count("workers", workers), threads=threads, retries=retries)
 
 
 def check_memory(problem: Problem, sampler: Sampler) -> None:

@@ -1,0 +1,1 @@
+"""Speed, measured: `make bench` runs everything here and rewrites docs/benchmarks.md."""
