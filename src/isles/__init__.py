@@ -6,9 +6,10 @@ which runs P independent islands and returns a `Posterior`.
 
 from importlib.metadata import version as _version
 
-from isles import diagnostics
+from isles import diagnostics, models
 from isles.adapt import Decorrelate
 from isles.checks import DeadIslandsError, DeadWorkerError, IslesWarning
+from isles.devices import mesh
 from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
 from isles.kernels.base import accept
 from isles.likelihoods import classification, regression
@@ -45,6 +46,8 @@ __all__ = [
     "classification",
     "diagnostics",
     "load",
+    "mesh",
+    "models",
     "neal_schedule",
     "regression",
     "sample",

@@ -14,12 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import jaxprs_in_params
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from isles import checks
+from isles.devices import DATA, PARTICLES
 from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
 CHUNK_BYTES = 1 << 20  # intermediates of one chunk and one particle: about one core's share of cache
+VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
 
 
 class State(NamedTuple):
@@ -61,6 +64,7 @@ class Problem:
     chunk_rows: int
     fixed_bytes: int  # of intermediates of one evaluation, however many rows
     row_bytes: int  # and for each row
+    mesh: Mesh | None = None  # devices; then `data` are (rows in equal parts on its data axis, rows left over)
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class Problem:
             self.chunk_rows,
             self.fixed_bytes,
             self.row_bytes,
+            self.mesh,
         )
 
     @classmethod
@@ -107,7 +112,7 @@ class Problem:
         """The inverse of `tree_flatten`, without the checks."""
         problem = object.__new__(cls)
         problem.prior, problem.data = traced
-        program, problem.rows, problem.chunk_rows, problem.fixed_bytes, problem.row_bytes = static
+        program, problem.rows, problem.chunk_rows, problem.fixed_bytes, problem.row_bytes, problem.mesh = static
         problem.log_likelihood = program.function
         return problem
 
@@ -118,6 +123,36 @@ class Problem:
         problem = copy.copy(self)  # the data are shared
         problem.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
         return problem
+
+    def on(self, mesh: Mesh) -> Problem:
+        """The same problem on several devices: particles on the axis "particles", rows of data on "data".
+
+        A user's sum cannot be padded, so the rows left over by equal parts go to every device.
+        """
+        parts = mesh.shape[DATA]
+        if parts > max(self.rows, 1):
+            raise ValueError(
+                f"data={parts} devices cannot share {self.rows} rows of data; take fewer, or more for particles"
+            )
+        problem = copy.copy(self)
+        problem.mesh = mesh
+        if self.rows:
+            split = self.rows - self.rows % parts
+            put = lambda tree, spec: jax.device_put(tree, NamedSharding(mesh, spec))
+            head = put(jax.tree.map(lambda leaf: leaf[:split], self.data), PartitionSpec(DATA))
+            tail = put(jax.tree.map(lambda leaf: leaf[split:], self.data), PartitionSpec())
+            problem.data = head, tail
+        return problem
+
+    def over_particles(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`jax.vmap` of a function of one particle, told of the devices that particles live on."""
+        return jax.vmap(function, spmd_axis_name=PARTICLES if self.mesh is not None else None)
+
+    def place(self, tree: Any) -> Any:
+        """Arrays with a leading axis of particles, put on the devices they belong to."""
+        if self.mesh is None:
+            return tree
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec(PARTICLES)))
 
     @property
     def layout(self) -> Layout:
@@ -142,13 +177,13 @@ class Problem:
         """
         params = self.layout.unravel(position)
         if gradient:
-            value, low, slope = self._sum_over_chunks(jax.value_and_grad(self._log_likelihood), params)
+            value, low, slope = self._sum_over_rows(jax.value_and_grad(self._log_likelihood), params)
             slope = self.layout.ravel(slope)
             unusable = (value > -jnp.inf) & ~jnp.isfinite(slope).all()
             slope = jnp.where(jnp.isfinite(slope), slope, 0.0)
         else:
             function = lambda params, *batch: (self._log_likelihood(params, *batch), ())
-            value, low, _ = self._sum_over_chunks(function, params)
+            value, low, _ = self._sum_over_rows(function, params)
             slope, unusable = None, jnp.bool_(False)
         nonfinite = jnp.isnan(value) | (value == jnp.inf) | unusable
         value = jnp.where(nonfinite, -jnp.inf, value)
@@ -170,30 +205,50 @@ class Problem:
     def _log_likelihood(self, params: Params, *batch: Any) -> Array:
         return jnp.asarray(self.log_likelihood(params, *batch), self.dtype)
 
-    def _sum_over_chunks(self, function: Callable[..., Any], params: Params) -> tuple[Array, Array, Any]:
-        """Σ over chunks of function(params, batch) -> (value, tree); the value as a (high, low) pair."""
-        zero = jnp.zeros((), self.dtype)
+    def _sum_over_rows(self, function: Callable[..., Any], params: Params) -> tuple[Array, Array, Any]:
+        """Σ over rows of function(params, batch) -> (value, tree); the value as a (high, low) pair."""
         if not self.rows:
             value, tree = function(params)
-            return value, zero, tree
-        whole, remainder = divmod(self.rows, self.chunk_rows)
+            return value, jnp.zeros((), self.dtype), tree
+        if self.mesh is None:
+            return self._sum_over_chunks(function, params, self.data)
+        everywhere, parts = PartitionSpec(), PartitionSpec(DATA)
 
-        def add(total: tuple[Array, Array, Any], batch: Any) -> tuple[Array, Array, Any]:
-            high, low, trees = total
-            value, tree = function(params, batch)
-            high, error = _two_sum(high, value)
-            return high, low + error, jax.tree.map(jnp.add, trees, tree)
+        def part(params: Params, data: Any) -> tuple[Array, Array, Any]:
+            high, low, tree = self._sum_over_chunks(function, params, data)
+            highs = jax.lax.all_gather(high, DATA)
+            total, low = highs[0], jax.lax.psum(low, DATA)
+            for one in highs[1:]:  # in order, with what rounding takes
+                total, error = _two_sum(total, one)
+                low = low + error
+            return total, low, jax.lax.psum(tree, DATA)
+
+        whole = jax.shard_map(
+            part, mesh=self.mesh, in_specs=(everywhere, parts), out_specs=everywhere, check_vma=False
+        )
+        head, tail = self.data
+        total = whole(params, head)
+        if self.rows % self.mesh.shape[DATA]:
+            total = _add(total, *function(params, tail))
+        return total
+
+    def _sum_over_chunks(
+        self, function: Callable[..., Any], params: Params, data: Any
+    ) -> tuple[Array, Array, Any]:
+        rows = _rows(data)
+        size = min(self.chunk_rows, rows)
+        whole, remainder = divmod(rows, size)
 
         def chunk(index: Array | int) -> Any:
-            start = index * self.chunk_rows
-            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.chunk_rows), self.data)
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, index * size, size), data)
 
         value, tree = function(params, chunk(0))
-        total = (value, zero, tree)
+        total = (value, jnp.zeros((), self.dtype), tree)
         if whole > 1:
-            total = jax.lax.fori_loop(1, whole, lambda index, total: add(total, chunk(index)), total)
+            step = lambda index, total: _add(total, *function(params, chunk(index)))
+            total = jax.lax.fori_loop(1, whole, step, total)
         if remainder:  # a user's sum cannot be masked, so the rows left over are a smaller call
-            total = add(total, jax.tree.map(lambda leaf: leaf[self.rows - remainder :], self.data))
+            total = _add(total, *function(params, jax.tree.map(lambda leaf: leaf[rows - remainder :], data)))
         return total
 
     def _arguments(self, rows: int) -> tuple[Any, ...]:
@@ -230,6 +285,13 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, (a - (total - part)) + (b - part)
 
 
+def _add(total: tuple[Array, Array, Any], value: Array, tree: Any) -> tuple[Array, Array, Any]:
+    """One more chunk; the value's rounding goes to the low part."""
+    high, low, trees = total
+    high, error = _two_sum(high, value)
+    return high, low + error, jax.tree.map(jnp.add, trees, tree)
+
+
 def _rows(data: Any) -> int:
     leaves = jax.tree_util.tree_flatten_with_path(data)[0]
     if not leaves:
@@ -255,7 +317,13 @@ def _check_scalar(result: Any, rows: int) -> None:
 
 def _intermediate_bytes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> int:
     def size(jaxpr: Any) -> int:
-        own = sum(var.aval.size * var.aval.dtype.itemsize for eqn in jaxpr.eqns for var in eqn.outvars)
-        return own + sum(size(inner) for eqn in jaxpr.eqns for inner in jaxprs_in_params(eqn.params))
+        total = 0
+        for equation in jaxpr.eqns:
+            inner = list(jaxprs_in_params(equation.params))
+            if inner:  # a call, whose results are counted inside
+                total += sum(map(size, inner))
+            elif equation.primitive.name not in VIEWS:
+                total += sum(var.aval.size * var.aval.dtype.itemsize for var in equation.outvars)
+        return total
 
     return size(jax.make_jaxpr(function)(*arguments).jaxpr)

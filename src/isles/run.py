@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from isles import checks, keys
+from isles import checks, devices, keys
 from isles.checks import IslesWarning
 from isles.engines import Show, Work, run_here
 from isles.engines.local import run_in_workers, usable_cpus
@@ -38,6 +39,7 @@ def sample(
     workers: int | None = None,
     threads: int | None = None,
     retries: int = 2,
+    mesh: Mesh | None = None,
     collect: Mapping[str, Callable[[Params], Any]] | None = None,
     keep: str = "all",
     progress: bool | None = None,
@@ -57,6 +59,7 @@ def sample(
             problems have few blocks: lower `islands_per_block` to give every worker one.
         threads: XLA threads of a worker, 1 by default. Sums may be rounded differently with another number.
         retries: how often a block is run anew if its worker dies, as when memory runs out.
+        mesh: devices of this process to share the particles and the data of an island; see `isles.mesh`.
         collect: functions of the parameters whose posterior means are accumulated while running.
         keep: which draws are stored: `"all"`, `"thinned"` (at most 1000 a chain) or `"none"`.
         progress: show a progress bar; by default, when the output is a terminal.
@@ -79,6 +82,10 @@ def sample(
         problem = problem.with_chunk_rows(chunk_rows)
     sampler.check(problem, output)
     check_memory(problem, sampler)
+    if mesh is not None:
+        if engine is not None:
+            raise ValueError(f"mesh= is for devices of this process, engine={engine!r} for others; leave one out")
+        problem = problem.on(devices.check(mesh, sampler.width))
     if islands_per_block is None:
         islands_per_block = default_islands_per_block(problem, sampler, islands)
     size = min(checks.count("islands_per_block", islands_per_block), islands)

@@ -143,7 +143,7 @@ class MCMC:
             jnp.zeros((size, rows), problem.dtype),
             jnp.zeros((size, rows), problem.dtype),
         )
-        group, filled = block.group, 0
+        group, filled = mutation.own(problem, block.group), 0
         for piece in mutation.pieces(count):
             group, buffer = mutation.draw_chain(
                 problem, block.kernel, group, buffer, tempering, block.keys, dials,

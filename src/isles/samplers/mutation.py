@@ -75,7 +75,7 @@ def dials(problem: Problem, kernel: Kernel, adapt_until: int, threshold: float =
 @partial(jax.jit, static_argnames="kernel")
 def draw_prior(problem: Problem, kernel: Static, keys: Array) -> State:
     """A prior draw and its evaluation for each key: one epoch each."""
-    return jax.vmap(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
+    return problem.over_particles(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
 
 
 def new_group(problem: Problem, kernel: Static, states: State, tuning: Tuning, active: Any) -> Group:
@@ -100,6 +100,7 @@ def mutate(
     Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between.
     """
     done = int(group.mutation)
+    group = own(problem, group)
     for piece in pieces(until - done):
         done += piece
         group = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
@@ -120,7 +121,14 @@ def pieces(total: int) -> Iterator[int]:
         size = size * 2 if seconds < 0.25 else max(size // 2, 1) if seconds > 1 else size
 
 
-@partial(jax.jit, static_argnames="kernel")
+def own(problem: Problem, group: Group) -> Group:
+    """A copy of the group to give away: `mutate_piece` and `draw_chain` overwrite theirs in place."""
+    group = jax.tree.map(jnp.copy, group)
+    start = None if group.start is None else problem.place(group.start)
+    return group._replace(states=problem.place(group.states), start=start)
+
+
+@partial(jax.jit, static_argnames="kernel", donate_argnames="group")
 def mutate_piece(
     problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
 ) -> Group:
@@ -135,7 +143,7 @@ def _mutate(
     islands = group.active.shape[0]
     by_island = lambda x: x.reshape(islands, particles, *x.shape[1:])
     to_rows = lambda tree: jax.tree.map(partial(jnp.repeat, repeats=particles, axis=0), tree)
-    step = jax.vmap(partial(kernel.kernel.step, problem))
+    step = problem.over_particles(partial(kernel.kernel.step, problem))
 
     def mutation(group: Group) -> Group:
         row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
@@ -150,7 +158,7 @@ def _mutate(
         learning = group.active & (number <= dials.adapt_until)
         tuning, mean = group.tuning, group.mean
         if group.mean is not None:
-            coordinates = jax.vmap(partial(kernel.kernel.coordinates, problem))(states.position)
+            coordinates = problem.over_particles(partial(kernel.kernel.coordinates, problem))(states.position)
             mean, variances = adapt.running_moments(group.mean, tuning.variances, by_island(coordinates), number)
             mean = jnp.where(learning[:, None], mean, group.mean)
             tuning = tuning._replace(variances=jnp.where(learning[:, None], variances, tuning.variances))
@@ -186,7 +194,7 @@ class Draws(NamedTuple):
     log_likelihood: Array
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames="buffer")
+@partial(jax.jit, static_argnames="kernel", donate_argnames=("group", "buffer"))
 def draw_chain(
     problem: Problem,
     kernel: Static,
@@ -227,7 +235,7 @@ def population_tuning(
     problem: Problem, kernel: Static, states: State, weights: Array, tuning: Tuning, moving: Array
 ) -> Tuning:
     """`tuning` with the weighted variances (I, d) of the population, shrunk toward the last ones."""
-    coordinates = jax.vmap(partial(kernel.kernel.coordinates, problem))(states.position)
+    coordinates = problem.over_particles(partial(kernel.kernel.coordinates, problem))(states.position)
     coordinates = coordinates.reshape(*weights.shape, -1)
     live = weights[:, :, None] > 0  # a dead particle's coordinates may be anything
     coordinates = jnp.where(live, coordinates, 0.0)
@@ -254,5 +262,5 @@ def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dty
 
 @partial(jax.jit, static_argnames="kernel")
 def _mean_coordinates(problem: Problem, kernel: Static, positions: Array) -> Array:
-    coordinates = jax.vmap(partial(kernel.kernel.coordinates, problem))(positions)
+    coordinates = problem.over_particles(partial(kernel.kernel.coordinates, problem))(positions)
     return coordinates.reshape(-1, kernel.particles, coordinates.shape[-1]).mean(axis=1)
