@@ -9,6 +9,7 @@ from importlib.metadata import version as _version
 from isles import diagnostics, models
 from isles.adapt import Decorrelate
 from isles.checks import DeadIslandsError, DeadWorkerError, IslesWarning
+from isles.chunks import tune
 from isles.devices import mesh
 from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
 from isles.kernels.base import accept
@@ -51,4 +52,5 @@ __all__ = [
     "neal_schedule",
     "regression",
     "sample",
+    "tune",
 ]

@@ -20,6 +20,7 @@ from typing import Any
 
 import cloudpickle
 
+from isles import cache
 from isles.engines import Show, Work, frames, run_block
 
 REPORT_SECONDS = 0.1  # between two reports of progress, which may otherwise come thousands a second
@@ -30,6 +31,7 @@ def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     replies = FileIO(descriptor, "wb")
     orders = _listen()
+    cache.keep_compiled()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # this process ends without a flush
     try:

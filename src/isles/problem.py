@@ -324,6 +324,10 @@ def _intermediate_bytes(function: Callable[..., Array], arguments: tuple[Any, ..
                 total += sum(map(size, inner))
             elif equation.primitive.name not in VIEWS:
                 total += sum(var.aval.size * var.aval.dtype.itemsize for var in equation.outvars)
+            if equation.primitive.name == "conv_general_dilated":  # unfolds its input, there and back
+                (output,), window = equation.outvars, equation.invars[1].aval
+                features = window.shape[equation.params["dimension_numbers"].rhs_spec[0]]
+                total += 2 * output.aval.size * window.size // features**2 * window.dtype.itemsize
         return total
 
     return size(jax.make_jaxpr(function)(*arguments).jaxpr)

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from isles import checks, devices, keys
+from isles import cache, checks, devices, keys
 from isles.checks import IslesWarning
 from isles.engines import Show, Work, run_here
 from isles.engines.local import run_in_workers, usable_cpus
@@ -68,6 +68,7 @@ def sample(
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
     if isinstance(sampler, type) or not hasattr(sampler, "advance"):
         raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
+    cache.keep_compiled()
     islands = checks.count("islands", islands)
     keys.root(seed)  # raises on a bad seed
     run = choose_engine(engine, workers, threads, retries)
