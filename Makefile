@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo test check bench clean
 .DELETE_ON_ERROR:
 
 setup: .venv/ready
@@ -24,5 +24,14 @@ check: setup
 test: check
 	$(BIN)/python -m pytest -n auto
 
+# peers need an environment of their own; torch by exact version, since others may pull in gigabytes for GPUs
+bench: .venv-bench/ready
+	.venv-bench/bin/python -W ignore -m benchmarks
+
+.venv-bench/ready: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt -e .
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache

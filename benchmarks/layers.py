@@ -37,6 +37,7 @@ def epoch(problem: isles.Problem, particles: int = PARTICLES) -> Callable[[], An
     """Value and gradient over all data, for all particles at once."""
     keys = jax.random.split(jax.random.key(0), particles)
     positions = jax.vmap(problem.prior.draw)(keys)
+    problem = problem.for_particles(particles)
     evaluate = jax.jit(lambda problem, positions: jax.vmap(partial(problem.evaluate, gradient=True))(positions))
     return lambda: jax.block_until_ready(evaluate(problem, positions))
 
@@ -198,6 +199,7 @@ def chunk_sizes(report: harness.Report) -> None:
     }
     for name, one in problems.items():
         particles = 1024 if "logistic" in name else PARTICLES
+        one = one.for_particles(particles)
         start = time.perf_counter()
         seconds = chunks.measure(one, chunks.candidates(one, particles), particles=particles, rounds=5)
         best = min(seconds, key=lambda rows: seconds[rows])

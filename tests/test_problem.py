@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_expit, log_softmax
 
 import isles
 from isles import Problem, classification, regression
@@ -463,3 +463,51 @@ class TestErrors:
     def test_chunks_are_whole_numbers_of_rows(self, chunk_rows: Any, kind: Any) -> None:
         with pytest.raises(kind, match=f"chunk_rows={chunk_rows} must be"):
             Problem(STANDARD, student, {"x": X, "y": Y}, chunk_rows=chunk_rows)
+
+
+class TestDefaultChunks:
+    """The size follows from the rows, the parameters and the particles evaluated together."""
+
+    def test_more_particles_take_fewer_rows_at_a_time(self) -> None:
+        wide = lambda theta, batch: jnp.sum(jnp.tanh(batch[:, None] * theta[0] + jnp.arange(100.0)))
+        problem = Problem(STANDARD, wide, np.ones(5000))
+        rows = [problem.for_particles(particles).chunk_rows for particles in [8, 64, 512, 4096, 1 << 15]]
+        assert rows == sorted(rows, reverse=True) and rows[0] > 1000 and rows[-1] == 8
+
+    def test_long_gradients_are_not_added_up_every_few_rows(self) -> None:
+        prior = isles.Gaussian(like=np.zeros(10_000))
+        problem = Problem(prior, lambda theta, batch: jnp.sum(jnp.tanh(batch @ theta)), np.ones((5000, 10_000)))
+        assert problem.for_particles(1 << 14).chunk_rows >= 512
+
+    def test_a_chosen_size_stays(self) -> None:
+        problem = Problem(STANDARD, lambda theta, batch: jnp.sum(batch * theta[0]), np.ones(5000), chunk_rows=77)
+        assert problem.for_particles(1 << 20).chunk_rows == 77
+        assert problem.with_chunk_rows(78).for_particles(1 << 20).chunk_rows == 78
+
+    def test_a_likelihood_that_knows_one_size_keeps_it(self) -> None:
+        def fixed(theta: Any, batch: Any) -> Any:
+            if len(batch) not in (100, 50):  # 50: seen while sizes are found out
+                raise ValueError("100 rows only")
+            return jnp.sum(batch * theta[0])
+
+        assert Problem(STANDARD, fixed, np.ones(100)).for_particles(1 << 20).chunk_rows == 100
+
+
+class TestBernoulli:
+    """Against SciPy, where logits are large too."""
+
+    logits = np.array([-200.0, -30.0, -3.0, -0.1, 0.0, 0.1, 3.0, 30.0, 200.0])
+
+    @pytest.mark.parametrize("y", [0, 1])
+    def test_values_and_slopes(self, y: int) -> None:
+        from isles.likelihoods import log_bernoulli
+
+        with jax.enable_x64(True):
+            logits, labels = jnp.asarray(self.logits), jnp.full(9, y)
+            value = log_bernoulli(logits, labels)
+            np.testing.assert_allclose(value, log_expit(self.logits * (2 * y - 1)), rtol=1e-12, atol=1e-15)
+            slope = jax.grad(lambda logits: log_bernoulli(logits, labels).sum())(logits)
+            np.testing.assert_allclose(slope, y - expit(self.logits), rtol=1e-12, atol=1e-15)
+            second = jax.hessian(lambda logits: log_bernoulli(logits, labels).sum())(logits).diagonal()
+            truth = -expit(self.logits) * expit(-self.logits)
+            np.testing.assert_allclose(second, truth, rtol=1e-12, atol=1e-15)

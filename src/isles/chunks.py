@@ -32,6 +32,7 @@ def tune(problem: Problem, *, particles: int = 32, gradient: bool = True, rounds
     """
     if not problem.rows:
         return 0
+    problem = problem.for_particles(particles)
     seconds = measure(
         problem, candidates(problem, particles), particles=particles, gradient=gradient, rounds=rounds
     )
@@ -40,7 +41,7 @@ def tune(problem: Problem, *, particles: int = 32, gradient: bool = True, rounds
 
 
 def candidates(problem: Problem, particles: int) -> list[int]:
-    """Powers of two up to what memory allows, and the problem's own size."""
+    """Powers of two around the problem's own size, up to what memory allows, and that size."""
     most = min(problem.rows, TUNE_BYTES // max(2 * particles * problem.row_bytes, 1), 8 * problem.chunk_rows)
     least = max(min(problem.chunk_rows // 8, most), 1)
     powers = [1 << k for k in range(least.bit_length() - 1, max(most, 1).bit_length())]

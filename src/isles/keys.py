@@ -47,15 +47,15 @@ def particle_keys(
     root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any], particles: int
 ) -> Array:
     """One key a row, (I·N,), island by island."""
-    return _particle_keys(island_keys(root, purpose, stage, islands), particles)
+    return _particle_keys(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32), particles)
 
 
 def uniforms(
     root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any], count: int
 ) -> np.ndarray[Any, Any]:
     """Uniform numbers in [0, 1) with 53 random bits, float64, (I, count), for resampling on the host."""
-    keys = island_keys(root, purpose, stage, islands)
-    bits = np.asarray(_bits(keys, count), np.uint64)  # (I, count, 2)
+    bits = _bits(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32), count)
+    bits = np.asarray(bits, np.uint64)  # (I, count, 2)
     return ((bits[..., 0] >> np.uint64(5)) * 2.0**26 + (bits[..., 1] >> np.uint64(6))) * 2.0**-53
 
 
@@ -65,11 +65,12 @@ def _island_keys(root: Array, purpose: Array, stage: Array, islands: Array) -> A
 
 
 @partial(jax.jit, static_argnames="particles")
-def _particle_keys(keys: Array, particles: int) -> Array:
-    numbers = jnp.arange(particles, dtype=jnp.uint32)
+def _particle_keys(root: Array, purpose: Array, stage: Array, islands: Array, particles: int) -> Array:
+    keys, numbers = _island_keys(root, purpose, stage, islands), jnp.arange(particles, dtype=jnp.uint32)
     return jax.vmap(lambda key: jax.vmap(partial(fold_in, key))(numbers))(keys).reshape(-1)
 
 
 @partial(jax.jit, static_argnames="count")
-def _bits(keys: Array, count: int) -> Array:
+def _bits(root: Array, purpose: Array, stage: Array, islands: Array, count: int) -> Array:
+    keys = _island_keys(root, purpose, stage, islands)
     return jax.vmap(lambda key: jax.random.bits(key, (count, 2), jnp.uint32))(keys)

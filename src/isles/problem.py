@@ -21,7 +21,10 @@ from isles.devices import DATA, PARTICLES
 from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
-CHUNK_BYTES = 1 << 20  # intermediates of one chunk and one particle: about one core's share of cache
+CHUNK_BYTES = 1 << 24  # intermediates of one chunk and all particles: what a core can hope to keep in its caches
+SUM_BYTES = 1 << 22  # a gradient of all particles beyond which adding up chunks is slow ...
+SUM_ROWS = 512  # ... so that a chunk should have this many rows to be worth it
+USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
 VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
 
 
@@ -46,7 +49,7 @@ class Problem:
             `data`, `log_likelihood(params)`. It returns one scalar.
         data: a pytree of arrays with equal first axes (the rows), copied on entry.
         chunk_rows: rows evaluated at a time, so that memory does not grow with the data set. The default
-            is a function of shapes alone.
+            is a function of shapes alone: rows, parameters, and particles evaluated together.
 
     >>> prior = Gaussian(like=np.zeros(3))
     >>> data = (np.ones((100, 3)), np.zeros(100))
@@ -62,6 +65,7 @@ class Problem:
     data: Any
     rows: int  # 0 without data
     chunk_rows: int
+    chunk_chosen: bool  # by the user
     fixed_bytes: int  # of intermediates of one evaluation, however many rows
     row_bytes: int  # and for each row
     mesh: Mesh | None = None  # devices; then `data` are (rows in equal parts on its data axis, rows left over)
@@ -85,12 +89,11 @@ class Problem:
         if chunk_rows is not None and not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
         self.fixed_bytes, self.row_bytes = self._intermediate_bytes(split=chunk_rows is None)
-        if chunk_rows is None:  # as many rows as keep the intermediates that grow with them within CHUNK_BYTES
-            chunk_rows = int(np.clip(CHUNK_BYTES // max(self.row_bytes, 1), 16, max(self.rows, 16)))
+        self.chunk_chosen = chunk_rows is not None
+        if chunk_rows is None:
+            chunk_rows = self._default_chunk(USUAL_PARTICLES)
         self.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
-        if self.chunk_rows:  # the shapes that sampling will use: whole chunks, and the remainder
-            for rows in {self.chunk_rows, self.rows % self.chunk_rows} - {0}:
-                _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(rows)), rows)
+        self._check_chunks()
 
     def __repr__(self) -> str:
         rows = f", {self.rows} rows in chunks of {self.chunk_rows}" if self.rows else ""
@@ -102,6 +105,7 @@ class Problem:
             StaticFunction(self.log_likelihood),
             self.rows,
             self.chunk_rows,
+            self.chunk_chosen,
             self.fixed_bytes,
             self.row_bytes,
             self.mesh,
@@ -112,8 +116,9 @@ class Problem:
         """The inverse of `tree_flatten`, without the checks."""
         problem = object.__new__(cls)
         problem.prior, problem.data = traced
-        program, problem.rows, problem.chunk_rows, problem.fixed_bytes, problem.row_bytes, problem.mesh = static
+        program, problem.rows, problem.chunk_rows, problem.chunk_chosen, *rest = static
         problem.log_likelihood = program.function
+        problem.fixed_bytes, problem.row_bytes, problem.mesh = rest
         return problem
 
     def with_chunk_rows(self, chunk_rows: int) -> Problem:
@@ -121,8 +126,31 @@ class Problem:
         if not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
         problem = copy.copy(self)  # the data are shared
-        problem.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
+        problem.chunk_rows, problem.chunk_chosen = min(checks.count("chunk_rows", chunk_rows), self.rows), True
         return problem
+
+    def for_particles(self, particles: int) -> Problem:
+        """The same problem, in chunks that suit so many particles at once, unless the user chose them."""
+        if self.chunk_chosen or not self.rows:
+            return self
+        problem = copy.copy(self)
+        problem.chunk_rows = min(self._default_chunk(particles), self.rows)
+        try:
+            problem._check_chunks()
+        except Exception:  # a likelihood that knows one size only keeps the one it was seen to work with
+            return self
+        return problem
+
+    def _check_chunks(self) -> None:
+        """The shapes that sampling will use: whole chunks, and the remainder."""
+        for rows in {self.chunk_rows, self.rows % max(self.chunk_rows, 1)} - {0}:
+            _check_scalar(jax.eval_shape(self.log_likelihood, *self._arguments(rows)), rows)
+
+    def _default_chunk(self, particles: int) -> int:
+        """As many rows as fit the caches, and enough that adding up gradients is not what takes the time."""
+        fits = CHUNK_BYTES // max(particles * self.row_bytes, 1)
+        long_sums = particles * self.dimension * self.dtype.itemsize > SUM_BYTES
+        return int(np.clip(fits, SUM_ROWS if long_sums else 8, max(self.rows, SUM_ROWS)))
 
     def on(self, mesh: Mesh) -> Problem:
         """The same problem on several devices: particles on the axis "particles", rows of data on "data".
@@ -144,15 +172,15 @@ class Problem:
             problem.data = head, tail
         return problem
 
-    def over_particles(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def over_particles(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """`jax.vmap` of a function of one particle, told of the devices that particles live on."""
-        return jax.vmap(function, spmd_axis_name=PARTICLES if self.mesh is not None else None)
+        return jax.vmap(function, in_axes, spmd_axis_name=PARTICLES if self.mesh is not None else None)
 
     def place(self, tree: Any) -> Any:
-        """Arrays with a leading axis of particles, put on the devices they belong to."""
+        """Arrays with a leading axis of particles, on the devices they belong to."""
         if self.mesh is None:
             return tree
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec(PARTICLES)))
+        return jax.lax.with_sharding_constraint(tree, NamedSharding(self.mesh, PartitionSpec(PARTICLES)))
 
     @property
     def layout(self) -> Layout:
@@ -179,8 +207,9 @@ class Problem:
         if gradient:
             value, low, slope = self._sum_over_rows(jax.value_and_grad(self._log_likelihood), params)
             slope = self.layout.ravel(slope)
-            unusable = (value > -jnp.inf) & ~jnp.isfinite(slope).all()
-            slope = jnp.where(jnp.isfinite(slope), slope, 0.0)
+            finite = jnp.isfinite(slope).all()
+            unusable = (value > -jnp.inf) & ~finite
+            slope = jnp.where(finite, slope, 0.0)
         else:
             function = lambda params, *batch: (self._log_likelihood(params, *batch), ())
             value, low, _ = self._sum_over_rows(function, params)

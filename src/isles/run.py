@@ -90,6 +90,7 @@ def sample(
     if islands_per_block is None:
         islands_per_block = default_islands_per_block(problem, sampler, islands)
     size = min(checks.count("islands_per_block", islands_per_block), islands)
+    problem = problem.for_particles(size * sampler.width)
     numbers = np.arange(islands)
     blocks = [numbers[first : first + size] for first in range(0, islands, size)]
     work = Work(problem, sampler, output, seed, tuple(blocks))

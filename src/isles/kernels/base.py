@@ -80,6 +80,11 @@ class Kernel:
         return False
 
     @property
+    def shares_length(self) -> bool:
+        """Whether `tuning.length` is one number for all islands."""
+        return False
+
+    @property
     def adapts_step_size(self) -> bool:
         """Whether samplers tune the step size."""
         return self.step_size is None and self.target_acceptance is not None

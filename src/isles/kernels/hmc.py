@@ -75,6 +75,11 @@ class HMC(Kernel):
         state, info = leapfrog_step(problem, key, state, tempering, tuning, count)
         return state, info._replace(capped=wanted > self.max_leapfrogs)
 
+    @property
+    def shares_length(self) -> bool:
+        """Whether L is the same for all islands: then rows need not wait for each other one by one."""
+        return self.trajectory is None
+
     def program(self) -> Hashable:
         """Fixed L and fixed τ are two programs; the rest travels in `tuning`."""
         return self.trajectory is None, self.max_leapfrogs
@@ -99,19 +104,22 @@ def leapfrog_step(
     noise = jax.random.normal(key_momentum, state.position.shape, state.position.dtype)
     momentum = noise / jnp.sqrt(inverse_mass)
 
-    def kick(momentum: Array, state: State) -> Array:
+    def half_kick(state: State) -> Array:
         assert state.gradient is not None
-        force = problem.prior.gradient(state.position) + tempering * state.gradient
-        return momentum + 0.5 * step * force
+        return 0.5 * step * (problem.prior.gradient(state.position) + tempering * state.gradient)
 
-    def leapfrog(_: Array, carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
-        state, momentum, nonfinite = carry
-        momentum = kick(momentum, state)
+    def leapfrog(_: Array, carry: tuple[State, Array, Array, Array]) -> tuple[State, Array, Array, Array]:
+        state, momentum, kick, nonfinite = carry
+        momentum = momentum + kick
         state = problem.evaluate(state.position + step * inverse_mass * momentum, gradient=True)
-        return state, kick(momentum, state), nonfinite + state.nonfinite
+        kick = half_kick(state)  # serves the end of this leapfrog and the start of the next
+        # the prior's density has no part in the trajectory: left out of the loop, it is not computed there
+        return state._replace(log_prior=unused), momentum + kick, kick, nonfinite + state.nonfinite
 
-    start = (state, momentum, jnp.zeros((), jnp.int32))
-    end, momentum_end, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
+    unused = jnp.zeros_like(state.log_prior)
+    start = (state._replace(log_prior=unused), momentum, half_kick(state), jnp.zeros((), jnp.int32))
+    end, momentum_end, _, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
+    end = end._replace(log_prior=problem.prior.log_density(end.position))
     kinetic = 0.5 * jnp.sum(inverse_mass * (momentum_end - momentum) * (momentum_end + momentum))
     log_ratio = problem.log_ratio(end, state, tempering) - kinetic
     state, acceptance = base.accept(key_accept, log_ratio, end, state)

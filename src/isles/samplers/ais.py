@@ -111,7 +111,7 @@ class AIS:
             "log_evidence": log_evidence,
         }
         return tempered.move(
-            problem, block, block.states, tuning, tempering, self.mutations, record,
+            problem, block, None, tuning, tempering, self.mutations, record,
             log_weights=log_weights, log_evidence=log_evidence,
         )  # fmt: skip
 

@@ -98,7 +98,7 @@ class MCMC:
         states = mutation.draw_prior(problem, kernel, keys)
         alive, nonfinite = blocks.first_states(states, self.chains)
         tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
-        group = mutation.new_group(problem, kernel, states, tuning, np.ones(len(islands), bool))
+        group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(len(islands), bool))
         return MCMCBlock(
             sampler=self,
             islands=islands,
@@ -132,7 +132,10 @@ class MCMC:
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
-            group = mutation.mutate(problem, block.kernel, block.group, tempering, block.keys, dials, until)
+            group = mutation.copy(block.group)
+            group = mutation.mutate(
+                problem, block.kernel, group, tempering, block.keys, dials, block.burnt_in, until
+            )
             return self._close(block, group, burnt_in=until)
         rows = len(block.islands) * self.chains
         fits = BUFFER_BYTES // (problem.dtype.itemsize * rows * (problem.dimension + 2))
@@ -143,8 +146,8 @@ class MCMC:
             jnp.zeros((size, rows), problem.dtype),
             jnp.zeros((size, rows), problem.dtype),
         )
-        group, filled = mutation.own(problem, block.group), 0
-        for piece in mutation.pieces(count):
+        group, filled = mutation.copy(block.group), 0
+        for piece in mutation.pieces(count, block.kernel):
             group, buffer = mutation.draw_chain(
                 problem, block.kernel, group, buffer, tempering, block.keys, dials,
                 np.int32(self.thin), np.int32(block.drawn + filled), np.int32(filled), np.int32(piece),

@@ -45,6 +45,7 @@ class Static:
         self, kernel: Kernel, particles: int, *, adapt_step: bool, adapt_scale: bool, decorrelate: bool
     ) -> None:
         self.kernel, self.particles = kernel, particles
+        self.pace = 1  # mutations that take about half a second; what is computed does not depend on it
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
         # a subclass that does not say what its step reads may read anything
         program = kernel.program() if "program" in vars(type(kernel)) else kernel
@@ -78,54 +79,69 @@ def draw_prior(problem: Problem, kernel: Static, keys: Array) -> State:
     return problem.over_particles(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
 
 
-def new_group(problem: Problem, kernel: Static, states: State, tuning: Tuning, active: Any) -> Group:
-    """A stage about to begin at `states`."""
+@partial(jax.jit, static_argnames="kernel")
+def new_group(
+    problem: Problem, kernel: Static, states: State, ancestors: Any, tuning: Tuning, active: Any
+) -> Group:
+    """A stage about to begin, with memory of its own, at the given rows of `states`, or at all if None."""
     rows = states.position.shape[0]
     islands = rows // kernel.particles
     counts = lambda size: jnp.zeros(size, jnp.int32)
-    start = states.position if kernel.decorrelate else None
+    chosen = jnp.copy if ancestors is None else lambda leaf: leaf[ancestors]
+    states = problem.place(jax.tree.map(chosen, states))
+    start = jnp.copy(states.position) if kernel.decorrelate else None
     mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
     return Group(
-        states, tuning, mean, start, jnp.asarray(active), counts(()), counts(islands),
+        states, jax.tree.map(jnp.copy, tuning), mean, start, jnp.copy(active), counts(()), counts(islands),
         jnp.zeros(rows, problem.dtype), counts(islands), jnp.ones(islands, problem.dtype),
         counts(rows), counts(rows),
     )  # fmt: skip
 
 
+@jax.jit
+def copy(group: Group) -> Group:
+    """A copy to give away: `mutate` and `draw_chain` overwrite their group in place."""
+    return jax.tree.map(jnp.copy, group)
+
+
 def mutate(
-    problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: int
+    problem: Problem,
+    kernel: Static,
+    group: Group,
+    tempering: Any,
+    keys: Array,
+    dials: Dials,
+    first: int,
+    until: int,
 ) -> Group:
-    """Mutations `group.mutation` .. `until` of every active island, at tempering (I,), with keys (I·N,).
+    """Mutations `first` .. `until` of every active island, at tempering (I,), with keys (I·N,), in place.
 
     Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between.
     """
-    done = int(group.mutation)
-    group = own(problem, group)
-    for piece in pieces(until - done):
+    done = first
+    for piece in pieces(until - first, kernel):
         done += piece
         group = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
-        if not np.asarray(group.active).any():
+        if done < until and not np.asarray(group.active).any():
             break
     return group
 
 
-def pieces(total: int) -> Iterator[int]:
-    """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second."""
-    size = 1
+def pieces(total: int, kernel: Static) -> Iterator[int]:
+    """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second.
+
+    They begin where the last call on the same kernel ended.
+    """
     while total > 0:
-        size = min(size, total)
+        size = min(kernel.pace, total)
         start = time.perf_counter()
         yield size
         seconds = time.perf_counter() - start
         total -= size
-        size = size * 2 if seconds < 0.25 else max(size // 2, 1) if seconds > 1 else size
-
-
-def own(problem: Problem, group: Group) -> Group:
-    """A copy of the group to give away: `mutate_piece` and `draw_chain` overwrite theirs in place."""
-    group = jax.tree.map(jnp.copy, group)
-    start = None if group.start is None else problem.place(group.start)
-    return group._replace(states=problem.place(group.states), start=start)
+        if seconds > 1:
+            kernel.pace = max(size // 2, 1)
+        elif seconds < 0.25 and size == kernel.pace:
+            kernel.pace *= 2
 
 
 @partial(jax.jit, static_argnames="kernel", donate_argnames="group")
@@ -143,11 +159,16 @@ def _mutate(
     islands = group.active.shape[0]
     by_island = lambda x: x.reshape(islands, particles, *x.shape[1:])
     to_rows = lambda tree: jax.tree.map(partial(jnp.repeat, repeats=particles, axis=0), tree)
-    step = problem.over_particles(partial(kernel.kernel.step, problem))
+    shared = kernel.kernel.shares_length  # then not an array of rows, and a loop of that length needs no masks
+    per_row: Any = Tuning(*(0, 0, None if shared else 0))  # type: ignore[arg-type]
+    step = problem.over_particles(partial(kernel.kernel.step, problem), (0, 0, 0, per_row))
 
     def mutation(group: Group) -> Group:
         row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
-        moved, info = step(row_keys, group.states, to_rows(tempering), to_rows(group.tuning))
+        tuning_of_rows = to_rows(group.tuning)
+        if shared:
+            tuning_of_rows = tuning_of_rows._replace(length=group.tuning.length[0])
+        moved, info = step(row_keys, group.states, to_rows(tempering), tuning_of_rows)
         live = to_rows(group.active)
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
@@ -224,12 +245,6 @@ def draw_chain(
     return jax.lax.fori_loop(0, count, draw, (group, buffer))
 
 
-@jax.jit
-def select(states: State, rows: Array) -> State:
-    """The states of the given rows: resampling."""
-    return jax.tree.map(lambda leaf: leaf[rows], states)
-
-
 @partial(jax.jit, static_argnames="kernel")
 def population_tuning(
     problem: Problem, kernel: Static, states: State, weights: Array, tuning: Tuning, moving: Array
@@ -257,10 +272,21 @@ def broadcast_tuning(tuning: Tuning, islands: int) -> Tuning:
 def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Log-likelihoods (I, N) in float64, with the bits that the device's dtype could not hold."""
     high, low = jax.device_get((states.log_likelihood, states.low_bits))
+    return _join(high, low, particles)
+
+
+def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
+    """Log-likelihoods (I, N), counters and step sizes, on the host; parameters stay on the device."""
+    tuning = group.tuning._replace(variances=None, length=None)  # type: ignore[arg-type]
+    small = group._replace(states=None, tuning=tuning, mean=None, start=None)  # type: ignore[arg-type]
+    high, low, small = jax.device_get((group.states.log_likelihood, group.states.low_bits, small))
+    return _join(high, low, particles), small
+
+
+def _join(high: Any, low: Any, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(high.astype(np.float64) + low, np.float64).reshape(-1, particles)
 
 
-@partial(jax.jit, static_argnames="kernel")
 def _mean_coordinates(problem: Problem, kernel: Static, positions: Array) -> Array:
     coordinates = problem.over_particles(partial(kernel.kernel.coordinates, problem))(positions)
     return coordinates.reshape(-1, kernel.particles, coordinates.shape[-1]).mean(axis=1)

@@ -16,7 +16,7 @@ from isles.kernels import HMC, Kernel
 from isles.keys import Purpose
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import mutation, tempered
+from isles.samplers import tempered
 from isles.samplers.block import BlockResult, Output, Plan
 from isles.samplers.tempered import TemperedBlock
 
@@ -122,7 +122,6 @@ class SMC:
             self.resampling, weights.normalise(log_weights[moving]), uniforms[moving]
         )
         rows = ancestors + self.particles * np.arange(len(block.islands))[:, None]
-        states = mutation.select(block.states, rows.ravel().astype(np.int32))
         # mutate
         record = {
             "ess": np.exp(weights.log_ess(log_weights)),
@@ -130,7 +129,7 @@ class SMC:
             "unique_ancestors": 1 + (np.diff(ancestors, axis=1) > 0).sum(axis=1),
         }
         return tempered.move(
-            problem, block, states, tuning, tempering, self._mutations(block.stage), record,
+            problem, block, rows.ravel().astype(np.int32), tuning, tempering, self._mutations(block.stage), record,
             log_evidence=block.log_evidence + gain,
         )  # fmt: skip
 

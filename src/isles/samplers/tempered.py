@@ -125,44 +125,45 @@ def next_tuning(
 def move(
     problem: Problem,
     block: TemperedBlock,
-    states: State,
+    ancestors: np.ndarray[Any, Any] | None,
     tuning: Tuning,
     tempering: np.ndarray[Any, Any],
     mutations: int | Decorrelate,
     record: Record,
     **changes: Any,
 ) -> TemperedBlock:
-    """Mutate `states` at the new tempering, and close the stage with a record of it."""
+    """Mutate the surviving rows (all, if None) at the new tempering, and close the stage with a record of it."""
     kernel, particles = block.kernel, block.kernel.particles
     moving = block.tempering < 1
     rule = mutations if isinstance(mutations, Decorrelate) else None
     limit = mutations.max if isinstance(mutations, Decorrelate) else mutations
     keys = particle_keys(block.root, Purpose.MUTATION, block.stage, block.islands, particles)
-    group = mutation.new_group(problem, kernel, states, tuning, moving)
+    group = mutation.new_group(problem, kernel, block.states, ancestors, tuning, moving)
     group = mutation.mutate(
         problem,
         kernel,
         group,
-        jnp.asarray(tempering, problem.dtype),
+        tempering.astype(problem.dtype),
         keys,
         mutation.dials(problem, kernel.kernel, limit, rule.threshold if rule else 0.0),
+        0,
         limit,
     )
-    moved = np.asarray(group.moved)
-    epochs = np.asarray(group.evaluations, np.int64).reshape(-1, particles)
-    nonfinite = np.asarray(group.nonfinite, np.int64).reshape(-1, particles).sum(axis=1)
-    log_likelihood = mutation.host_log_likelihood(group.states, particles)
+    log_likelihood, seen = mutation.read(group, particles)
+    moved = seen.moved
+    epochs = seen.evaluations.astype(np.int64).reshape(-1, particles)
+    nonfinite = seen.nonfinite.astype(np.int64).reshape(-1, particles).sum(axis=1)
     record = record | {
         "tempering": tempering,
-        "acceptance": blocks.mean_acceptance(group.acceptance, moved),
-        "step_size": np.asarray(group.tuning.step_size, np.float64),
+        "acceptance": blocks.mean_acceptance(seen.acceptance, moved),
+        "step_size": seen.tuning.step_size.astype(np.float64),
         "mutations": moved,
         "epochs": epochs.max(axis=1),
-        "capped": np.asarray(group.capped),
+        "capped": seen.capped,
         "nonfinite": nonfinite,
     }
     if rule:
-        record["correlation"] = np.asarray(group.correlation, np.float64)
+        record["correlation"] = seen.correlation.astype(np.float64)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
     first = block.first_alive
