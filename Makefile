@@ -26,11 +26,13 @@ test: check
 
 # peers need an environment of their own; torch by exact version, since others may pull in gigabytes for GPUs
 bench: .venv-bench/ready
-	.venv-bench/bin/python -W ignore -m benchmarks
+	ISLES_DATA="$${ISLES_DATA:?names the folder with australian.csv and mnist.npz}" .venv-bench/bin/python -W ignore -m benchmarks
 
 .venv-bench/ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt -e .
+	# particles works with NumPy 2, but its metadata forbid it
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps particles==0.4
 	@touch $@
 
 clean:

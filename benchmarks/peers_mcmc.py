@@ -128,7 +128,7 @@ def numpyro_hmc(
 
 def logistic_regression(report: harness.Report) -> None:
     """Long enough for effective samples."""
-    case, setting = problems.credit(), Setting(burn_in=200, draws=500, leapfrogs=10, step_size=0.05)
+    case, setting = problems.credit(), Setting(burn_in=300, draws=500, leapfrogs=10, step_size=0.04)
     peers = [
         blackjax_hmc("BlackJAX HMC", case, case.plain, setting),
         blackjax_hmc("BlackJAX HMC on isles' likelihood", case, case.fused, setting),

@@ -132,7 +132,7 @@ class MCMC:
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
-            group = mutation.copy(block.group)
+            group = mutation.go_on(block.group)
             group = mutation.mutate(
                 problem, block.kernel, group, tempering, block.keys, dials, block.burnt_in, until
             )
@@ -141,12 +141,8 @@ class MCMC:
         fits = BUFFER_BYTES // (problem.dtype.itemsize * rows * (problem.dimension + 2))
         size = int(np.clip(fits, 1, -(-self.draws // PIECES)))
         count = min(size, self.draws - block.drawn)
-        buffer = Draws(
-            jnp.zeros((size, rows, problem.dimension), problem.dtype),
-            jnp.zeros((size, rows), problem.dtype),
-            jnp.zeros((size, rows), problem.dtype),
-        )
-        group, filled = mutation.copy(block.group), 0
+        buffer = mutation.empty_draws(problem, size, rows)
+        group, filled = mutation.go_on(block.group), 0
         for piece in mutation.pieces(count, block.kernel):
             group, buffer = mutation.draw_chain(
                 problem, block.kernel, group, buffer, tempering, block.keys, dials,
@@ -222,40 +218,28 @@ class MCMC:
         )
 
     def _close(self, block: MCMCBlock, group: Group, **changes: Any) -> MCMCBlock:
-        """Write down what the group of steps showed, and set its counters to zero."""
+        """Write down what the group of steps showed."""
         islands = len(block.islands)
-        steps = np.asarray(group.moved)
-        by_island = lambda x: np.asarray(x, np.int64).reshape(islands, -1)
-        evaluations, nonfinite = by_island(group.evaluations), by_island(group.nonfinite)
+        log_likelihood, seen = mutation.read(group, self.chains)
+        by_island = lambda x: x.astype(np.int64).reshape(islands, -1)
+        evaluations, nonfinite = by_island(seen.evaluations), by_island(seen.nonfinite)
         late = block.burnt_in >= self.adapt_until
-        late_acceptance = block.late_acceptance + late * np.asarray(group.acceptance, np.float64).reshape(
-            islands, -1
-        )
+        late_acceptance = block.late_acceptance + late * seen.acceptance.astype(np.float64).reshape(islands, -1)
         record: Record = {
-            "step": np.full(islands, float(group.mutation)),
-            "acceptance": blocks.mean_acceptance(group.acceptance, steps),
-            "step_size": np.asarray(group.tuning.step_size, np.float64),
+            "step": np.full(islands, float(seen.mutation)),
+            "acceptance": blocks.mean_acceptance(seen.acceptance, seen.moved),
+            "step_size": seen.tuning.step_size.astype(np.float64),
             "epochs": evaluations.max(axis=1).astype(np.float64),
-            "capped": np.asarray(group.capped, np.float64),
+            "capped": seen.capped.astype(np.float64),
             "nonfinite": nonfinite.sum(axis=1).astype(np.float64),
-            "log_likelihood": np.asarray(group.states.log_likelihood, np.float64)
-            .reshape(islands, -1)
-            .mean(axis=1),
+            "log_likelihood": log_likelihood.mean(axis=1),
         }
-        zero = jnp.zeros_like
-        group = group._replace(
-            moved=zero(group.moved),
-            acceptance=zero(group.acceptance),
-            capped=zero(group.capped),
-            evaluations=zero(group.evaluations),
-            nonfinite=zero(group.nonfinite),
-        )
         return dataclasses.replace(
             block,
             group=group,
             epochs=block.epochs + evaluations,
             nonfinite=block.nonfinite + nonfinite.sum(axis=1),
-            late_steps=block.late_steps + late * int(steps.max()),
+            late_steps=block.late_steps + late * int(seen.moved.max()),
             late_acceptance=late_acceptance,
             records=(*block.records, record),
             **changes,

@@ -99,9 +99,13 @@ def new_group(
 
 
 @jax.jit
-def copy(group: Group) -> Group:
-    """A copy to give away: `mutate` and `draw_chain` overwrite their group in place."""
-    return jax.tree.map(jnp.copy, group)
+def go_on(group: Group) -> Group:
+    """A copy with counters at zero, to give away: `mutate` and `draw_chain` overwrite their group in place."""
+    group = jax.tree.map(jnp.copy, group)
+    counters = {
+        name: getattr(group, name) for name in ("moved", "acceptance", "capped", "evaluations", "nonfinite")
+    }
+    return group._replace(**jax.tree.map(jnp.zeros_like, counters))
 
 
 def mutate(
@@ -213,6 +217,13 @@ class Draws(NamedTuple):
     position: Array
     log_prior: Array
     log_likelihood: Array
+
+
+@partial(jax.jit, static_argnames=("count", "rows"))
+def empty_draws(problem: Problem, count: int, rows: int) -> Draws:
+    """Room for `count` draws of every row."""
+    scalars = jnp.zeros((count, rows), problem.dtype)
+    return Draws(jnp.zeros((count, rows, problem.dimension), problem.dtype), scalars, jnp.copy(scalars))
 
 
 @partial(jax.jit, static_argnames="kernel", donate_argnames=("group", "buffer"))
