@@ -472,7 +472,7 @@ class TestDefaultChunks:
         wide = lambda theta, batch: jnp.sum(jnp.tanh(batch[:, None] * theta[0] + jnp.arange(100.0)))
         problem = Problem(STANDARD, wide, np.ones(5000))
         rows = [problem.for_particles(particles).chunk_rows for particles in [8, 64, 512, 4096, 1 << 15]]
-        assert rows == sorted(rows, reverse=True) and rows[0] > 1000 and rows[-1] == 8
+        assert rows == sorted(rows, reverse=True) and rows[0] > 1000 and rows[-1] < 20
 
     def test_long_gradients_are_not_added_up_every_few_rows(self) -> None:
         prior = isles.Gaussian(like=np.zeros(10_000))

@@ -22,8 +22,9 @@ from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
 CHUNK_BYTES = 1 << 24  # intermediates of one chunk and all particles: what a core can hope to keep in its caches
-SUM_BYTES = 1 << 22  # a gradient of all particles beyond which adding up chunks is slow ...
-SUM_ROWS = 512  # ... so that a chunk should have this many rows to be worth it
+SUM_BYTES = 1 << 22  # a gradient of all particles that no longer stays in cache while chunks are added up ...
+SUM_ROW_BYTES = 1 << 15  # ... so that a chunk should have a row for each so many bytes of it
+SUM_ROWS = 1024  # enough rows, however long the gradient
 USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
 VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
 
@@ -149,8 +150,9 @@ class Problem:
     def _default_chunk(self, particles: int) -> int:
         """As many rows as fit the caches, and enough that adding up gradients is not what takes the time."""
         fits = CHUNK_BYTES // max(particles * self.row_bytes, 1)
-        long_sums = particles * self.dimension * self.dtype.itemsize > SUM_BYTES
-        return int(np.clip(fits, SUM_ROWS if long_sums else 8, max(self.rows, SUM_ROWS)))
+        gradient = particles * self.dimension * self.dtype.itemsize
+        pays = min(gradient // SUM_ROW_BYTES, SUM_ROWS) if gradient > SUM_BYTES else 8
+        return int(np.clip(fits, pays, max(self.rows, SUM_ROWS)))
 
     def on(self, mesh: Mesh) -> Problem:
         """The same problem on several devices: particles on the axis "particles", rows of data on "data".
