@@ -74,6 +74,15 @@ def test_one_particle_inputs_of_its_own_and_slopes_of_inputs(network: Any) -> No
     assert_close(slope(network.apply), slope(network.plain), 1e-5)
 
 
+def test_second_derivatives_are_refused_not_wrong() -> None:
+    network = NETWORKS["deep tanh mlp"]
+    params, x = network.init(jax.random.key(0)), inputs(network, 3, jnp.float32)
+    total = lambda apply: lambda params: jnp.sum(apply(params, x) ** 2)
+    with pytest.raises((TypeError, ValueError)):
+        jax.hessian(total(network.apply))(params)
+    assert np.isfinite(jax.tree.leaves(jax.hessian(total(network.plain))(params))[0]).all()
+
+
 def test_ties_in_a_pooling_window_count_once() -> None:
     """A constant image makes every place in a window equal: the slope goes to one of them."""
     network = CNN(image=(8, 8, 1), channels=2, outputs=3)

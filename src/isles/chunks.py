@@ -30,6 +30,8 @@ def tune(problem: Problem, *, particles: int = 32, gradient: bool = True, rounds
         gradient: whether the kernel uses gradients, as HMC and MALA do.
         rounds: measurements of each size; the fastest counts.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
     if not problem.rows:
         return 0
     problem = problem.for_particles(particles)
