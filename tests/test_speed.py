@@ -184,7 +184,7 @@ def test_tune_measures_and_returns_a_usable_size() -> None:
     assert isles.tune(isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: theta.sum())) == 0
     with pytest.raises(ValueError, match="particles=0"):
         isles.tune(problem, particles=0)
-    with pytest.raises(TypeError, match="must be an isles.Problem"):
+    with pytest.raises(TypeError, match="must be an isles"):
         isles.tune("mnist")
 
 
