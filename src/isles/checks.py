@@ -19,6 +19,18 @@ class DeadWorkerError(RuntimeError):
     """Worker processes died on the same block again and again."""
 
 
+class FolderError(OSError):
+    """A run folder cannot be read or written as asked; the message says what to do."""
+
+
+class DamagedFileError(FolderError, ValueError):
+    """A file's content is not what isles wrote."""
+
+
+class PartialRunError(RuntimeError):
+    """Islands are missing from a run, and nobody has said that this is welcome."""
+
+
 def count(name: str, value: object, *, minimum: int = 1) -> int:
     """`value` as an int that is at least `minimum`.
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from isles import checks, expectations, keys, store, weights
 from isles.layout import Layout, Params
-from isles.problem import Problem
-from isles.samplers.block import BlockResult, Output, Plan, Sampler
+from isles.samplers.block import BlockResult, Plan, Sampler
 from isles.samplers.mcmc import MCMC
+from isles.store.trees import describe_layout, read_layout
 from isles.summary import Diagnostics, find_warnings, summarise
 
 Floats = np.ndarray[Any, Any]
@@ -67,6 +67,7 @@ class Posterior:
     plan: Plan | None = None
     draw_steps: int = 1  # steps of a chain from one stored draw to the next
     rounding: float = 0.0  # nat, of tempered log-likelihoods in the working dtype
+    missing: tuple[int, ...] = ()  # islands of the run that are not here
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -186,12 +187,7 @@ class Posterior:
         """Write everything to one safetensors file; `isles.load` reads it back."""
         tensors: store.Tensors = {}
         facts: dict[str, Any] = {"format": 1}
-        structure = jax.tree.unflatten(self.layout.treedef, range(len(self.layout.names)))
-        facts["layout"] = {
-            "structure": store.pack("layout", structure, {}),
-            "shapes": self.layout.shapes,
-            "dtypes": self.layout.dtypes,
-        }
+        facts["layout"] = describe_layout(self.layout)
         facts["sums"] = {
             name: store.pack(f"sums/{name}", tree, tensors) for name, tree in self.island_sums.items()
         }
@@ -245,22 +241,7 @@ def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
     tensors, facts = store.read(path)
     if facts.get("format") != 1:
         raise ValueError(f"{path} has format {facts.get('format')!r}; this version of isles reads format 1")
-    stored = facts.pop("layout")
-    shapes, dtypes = stored["shapes"], stored["dtypes"]
-    if like is not None:
-        layout = Layout.of(like)
-        if [list(shape) for shape in layout.shapes] != shapes:
-            raise ValueError(f"like= has shapes {layout.shapes}, the file {shapes}")
-        layout = dataclasses.replace(layout, dtypes=tuple(dtypes))
-    elif stored["structure"] is None:
-        raise ValueError(
-            "these parameters are not plain dicts, lists or tuples; pass like= with the same structure"
-        )
-    else:
-        leaves = {f"layout/{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
-        layout = dataclasses.replace(
-            Layout.of(store.unpack("layout", stored["structure"], leaves)), dtypes=tuple(dtypes)
-        )
+    layout = read_layout(facts.pop("layout"), like)
     sums = {name: store.unpack(f"sums/{name}", tree, tensors) for name, tree in facts.pop("sums").items()}
     group = lambda prefix: {
         name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
@@ -277,15 +258,14 @@ def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
         "epochs": Epochs(*facts["epochs"]),
         "chain_shape": None if chain_shape is None else tuple(chain_shape),
         "plan": Plan(**(plan | group("plan/"))) if plan else None,
+        "missing": tuple(facts["missing"]),
         "warnings": tuple(facts["warnings"]),
     }
     return Posterior(**values)
 
 
-def merge(
-    problem: Problem, sampler: Sampler, results: Sequence[BlockResult], output: Output, *, seed: int
-) -> Posterior:
-    """One posterior from the results of all blocks, in order."""
+def merge(layout: Layout, sampler: Sampler, results: Sequence[BlockResult], keep: str, *, seed: int) -> Posterior:
+    """One posterior from the results of blocks, in order."""
     join = lambda name: np.concatenate([getattr(result, name) for result in results])
     has = lambda name: getattr(results[0], name) is not None
     stages = max(len(result.records) for result in results)
@@ -310,7 +290,7 @@ def merge(
         for name in results[0].sums
     }
     posterior = Posterior(
-        layout=problem.layout,
+        layout=layout,
         positions=join("positions") if has("positions") else None,
         log_prior=join("log_prior"),
         log_likelihood=join("log_likelihood"),
@@ -329,7 +309,7 @@ def merge(
         weighting="equal" if not has("log_evidence") else "evidence",
         seed=seed,
         plan=next((result.plan for result in results if result.plan is not None), None),
-        draw_steps=sampler.thin * sampler.spacing(output.keep) if isinstance(sampler, MCMC) else 1,
+        draw_steps=sampler.thin * sampler.spacing(keep) if isinstance(sampler, MCMC) else 1,
         rounding=max(result.rounding for result in results),
     )
     messages = [message for result in results for message in result.warnings]

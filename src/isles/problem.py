@@ -86,7 +86,7 @@ class Problem:
         # a copy: JAX may share memory with the caller's array, whose later writes would show through
         self.data = None if data is None else jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), data)
         self.rows = 0 if data is None else _rows(self.data)
-        _check_scalar(jax.eval_shape(log_likelihood, *self._arguments(self.rows)), self.rows)
+        _check_scalar(jax.eval_shape(log_likelihood, *self.arguments(self.rows)), self.rows)
         if chunk_rows is not None and not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
         self.fixed_bytes, self.row_bytes = self._intermediate_bytes(split=chunk_rows is None)
@@ -145,7 +145,7 @@ class Problem:
     def _check_chunks(self) -> None:
         """The shapes that sampling will use: whole chunks, and the remainder."""
         for rows in {self.chunk_rows, self.rows % max(self.chunk_rows, 1)} - {0}:
-            _check_scalar(jax.eval_shape(self.log_likelihood, *self._arguments(rows)), rows)
+            _check_scalar(jax.eval_shape(self.log_likelihood, *self.arguments(rows)), rows)
 
     def _default_chunk(self, particles: int) -> int:
         """As many rows as fit the caches, and enough that adding up gradients is not what takes the time."""
@@ -282,7 +282,7 @@ class Problem:
             total = _add(total, *function(params, jax.tree.map(lambda leaf: leaf[rows - remainder :], data)))
         return total
 
-    def _arguments(self, rows: int) -> tuple[Any, ...]:
+    def arguments(self, rows: int) -> tuple[Any, ...]:
         """Shapes of the likelihood's arguments for a batch of `rows`."""
         if not rows:
             return (self.layout.struct(),)
@@ -299,13 +299,13 @@ class Problem:
 
         Told apart by a look at half the rows, unless the user chose a chunk: the function may know that size only.
         """
-        whole = _intermediate_bytes(self.log_likelihood, self._arguments(self.rows))
+        whole = _intermediate_bytes(self.log_likelihood, self.arguments(self.rows))
         if self.rows < 2:
             return whole, 0
         if not split:
             return 0, -(-whole // self.rows)
         half = self.rows // 2
-        row = (whole - _intermediate_bytes(self.log_likelihood, self._arguments(half))) // (self.rows - half)
+        row = (whole - _intermediate_bytes(self.log_likelihood, self.arguments(half))) // (self.rows - half)
         return max(whole - row * self.rows, 0), max(row, 0)
 
 

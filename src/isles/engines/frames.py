@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from io import FileIO
 
+HALT = b"halt"  # a message that is no pickle: stop after a checkpoint
+
 
 def send(pipe: FileIO, message: bytes) -> None:
     """Write one message."""

@@ -1,7 +1,8 @@
-"""Blocks in worker processes of this machine. The other side of the pipes is `isles/_worker.py`.
+"""Blocks in this process, or in worker processes of this machine, whose side of the pipes is `isles/_worker.py`.
 
 Workers are started afresh, with their thread count set before they import JAX: XLA's sums depend on it. They are
-sent the work once, then block numbers as they become free. Results do not depend on who runs which block.
+sent the work once, then block numbers as they become free. They write checkpoints and results to the run folder;
+over the pipes goes only what happened. Results do not depend on who runs which block.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections import ChainMap, Counter
+import warnings
+from collections import ChainMap
 from collections.abc import Iterable
+from dataclasses import dataclass
 from io import FileIO
 from typing import Any, ClassVar
 
 import cloudpickle
 import jax
 
-from isles.checks import DeadWorkerError
-from isles.engines import Ledger, Show, Work, frames
+from isles import checks
+from isles.checks import IslesWarning
+from isles.definition import NUMBERS
+from isles.engines import frames
+from isles.engines.blocks import Dead, Done, Halted, Work, follow, follow_in_folder
+from isles.engines.ledger import Ledger
 from isles.samplers.block import BlockResult
+from isles.store.folder import RunFolder
 
-# what of JAX's configuration decides numbers, or where they are computed
-JAX_SETTINGS = (
-    "jax_enable_x64",
-    "jax_platforms",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-)
+REPORT_SECONDS = 0.1  # between two reports of progress, which may otherwise come thousands a second
+PATIENCE = 0.2  # seconds between looks at the clock and the keyboard
+THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # XLA reads the first
 
 
 def usable_cpus() -> int:
@@ -41,48 +44,91 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_in_workers(work: Work, show: Show, *, workers: int, threads: int, retries: int) -> list[BlockResult]:
-    """Run all blocks in at most `workers` processes of `threads` threads each.
+@dataclass(frozen=True)
+class Here:
+    """Blocks in the caller's own process, one after another."""
 
-    An exception of a worker is raised here. The block of a worker that dies is given to another, `retries` times.
+    threads: ClassVar[None] = None
+
+    def run(self, work: Work, folder: RunFolder | None, ledger: Ledger) -> list[BlockResult] | None:
+        """Run what the ledger gives; without a folder, the results of all blocks."""
+        results: dict[int, BlockResult] = {}
+        halt = lambda: ledger.halting
+        while (number := ledger.take()) is not None:
+            if folder is None:
+                events = follow(work, number, life_seen=ledger.life_seen, halt=halt, keep=False)
+            else:
+                events = follow_in_folder(work, folder, number, life_seen=ledger.life_seen, halt=halt)
+            for event in events:
+                ledger.hear(number, event)
+                if isinstance(event, Done) and folder is None:
+                    results[number] = event.result
+        return None if folder else [results[number] for number in sorted(results)]
+
+
+@dataclass(frozen=True)
+class Local:
+    """Worker processes of this machine.
+
+    Args:
+        workers: how many; by default one for each `threads` CPUs.
+        threads: XLA threads of each. Sums may be rounded differently with another number.
+        retries: how often a block is run again if its worker dies, as when memory runs out.
     """
-    payload = _pickle(work)
-    ledger = Ledger(len(work.blocks), show)
-    crew: list[_Worker] = []
-    busy: dict[_Worker, int] = {}
-    deaths: Counter[int] = Counter()
-    try:
-        while ledger.todo or busy:
-            # all are started before the first is sent its work, so that they import side by side
-            while len(crew) < min(workers, len(busy) + len(ledger.todo)):
-                crew.append(_Worker(threads))
+
+    workers: int | None = None
+    threads: int = 1
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            checks.count("workers", self.workers)
+        checks.count("threads", self.threads)
+        checks.count("retries", self.retries, minimum=0)
+
+    def run(self, work: Work, folder: RunFolder | None, ledger: Ledger) -> None:
+        """Run what the ledger gives; an exception of a worker is raised here."""
+        assert folder is not None
+        payload = to_bytes((work, str(folder.path.resolve())))
+        workers = max(usable_cpus() // self.threads, 1) if self.workers is None else self.workers
+        crew: list[_Worker] = []
+        busy: dict[_Worker, int] = {}
+        halted = False
+        try:
+            while busy or ledger.can_take:
+                # all are started before the first is sent its work, so that they import side by side
+                while len(crew) < min(workers, len(busy) + ledger.can_take):
+                    crew.append(_Worker(self.threads))
+                for worker in crew:
+                    if worker not in busy and (number := ledger.take()) is not None:
+                        busy[worker] = number
+                        worker.run(number, payload, ledger.life_seen)
+                if ledger.halting and not halted:
+                    halted = True
+                    for worker in busy:
+                        worker.halt()
+                for worker in _ready(busy):
+                    number = busy[worker]
+                    match worker.receive():
+                        case "event", event:
+                            ledger.hear(number, event)
+                            if isinstance(event, (Dead, Halted)):
+                                del busy[worker]
+                        case "done", epochs:
+                            ledger.close(number, epochs)
+                            del busy[worker]
+                        case "warning", message:
+                            warnings.warn(message, IslesWarning, stacklevel=2)
+                        case "error", error, text:
+                            error.add_note(f"in a worker process, {work.named(number)}:\n{text}")
+                            raise error
+                        case None:
+                            del busy[worker]
+                            crew.remove(worker)
+                            ledger.lose(number, _describe_death(worker.bury()), self.retries)
+        finally:
             for worker in crew:
-                if worker not in busy and ledger.todo:
-                    busy[worker] = ledger.todo.popleft()
-                    worker.run(busy[worker], payload, ledger.life_seen)
-            for worker in _ready(busy):
-                number = busy[worker]
-                match worker.receive():
-                    case "progress", share:
-                        ledger.report(number, share)
-                    case "outcome", outcome:
-                        ledger.close(number, outcome)
-                        del busy[worker]
-                    case "error", error, text:
-                        error.add_note(f"in a worker process, {_named(work, number)}:\n{text}")
-                        raise error
-                    case None:
-                        del busy[worker]
-                        crew.remove(worker)
-                        deaths[number] += 1
-                        status = worker.bury()
-                        if deaths[number] > retries:
-                            raise DeadWorkerError(_describe_death(work, number, deaths[number], status))
-                        ledger.todo.appendleft(number)
-        return ledger.finish()
-    finally:
-        for worker in crew:
-            worker.kill()
+                worker.kill()
 
 
 class _Worker:
@@ -95,7 +141,7 @@ class _Worker:
             self._process = subprocess.Popen(
                 # -P: no other sys.path than ours, which the environment holds
                 [sys.executable, "-P", "-m", "isles._worker", str(writer)],
-                stdin=subprocess.PIPE, stdout=2, bufsize=0, pass_fds=[writer], env=_environment(threads),
+                stdin=subprocess.PIPE, stdout=2, bufsize=0, pass_fds=[writer], env=environment(threads),
                 process_group=0,  # out of reach of the terminal's Ctrl-C, which is ours to handle
             )  # fmt: skip
         finally:
@@ -112,6 +158,11 @@ class _Worker:
                 frames.send(self._orders, payload)
                 self._has_work = True
             frames.send(self._orders, pickle.dumps((number, life_seen)))
+
+    def halt(self) -> None:
+        """Ask it to stop after a checkpoint."""
+        with contextlib.suppress(BrokenPipeError):
+            frames.send(self._orders, frames.HALT)
 
     def receive(self) -> Any:
         """The next message; None if the worker is dead."""
@@ -134,24 +185,24 @@ class _Worker:
 
 
 def _ready(busy: Iterable[_Worker]) -> list[_Worker]:
-    """Wait for workers that have something to say, or have died."""
+    """Wait a moment for workers that have something to say, or have died."""
     with selectors.DefaultSelector() as selector:
         for worker in busy:
             selector.register(worker, selectors.EVENT_READ, worker)
-        return [key.data for key, _ in selector.select()]
+        return [key.data for key, _ in selector.select(timeout=PATIENCE)]
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     """What a worker needs to know before it imports JAX."""
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # XLA reads the first
-        environment[name] = str(threads)
-    for name in JAX_SETTINGS:
+    chosen = dict(os.environ)
+    # absolute: workers of a cluster start elsewhere
+    chosen["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    chosen |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+    for name in (*NUMBERS, "jax_platforms"):
         value = getattr(jax.config, name, None)
         if value is not None:
-            environment[name.upper()] = str(value)
-    return environment
+            chosen[name.upper()] = str(value)
+    return chosen
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -163,27 +214,31 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     )
 
 
-def _pickle(work: Work) -> bytes:
+def to_bytes(work: Any) -> bytes:
+    """What goes to another process, by value: closures and lambdas too."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer).dump(work)
     except Exception as error:
         raise TypeError(
             f"problem, sampler and collect= go to worker processes by pickle, which fails: {error}; keep open "
-            f"files, locks and the like out of them, or leave engine= out to run in this process"
+            f"files, locks and the like out of them, or leave engine= and folder= out to run in this process"
         ) from error
     return buffer.getvalue()
 
 
-def _named(work: Work, number: int) -> str:
-    islands = work.blocks[number]
-    return f"block {number} (islands {islands[0]} to {islands[-1]})"
-
-
-def _describe_death(work: Work, number: int, deaths: int, status: int) -> str:
+def _describe_death(status: int) -> str:
     how = f"by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"with exit code {status}"
     if status == -signal.SIGKILL:
         remedy = "if memory ran out, take fewer workers, a smaller islands_per_block or fewer particles"
     else:
         remedy = "see what it wrote to stderr, and run one island without engine= to find what ends the process"
-    return f"the worker of {_named(work, number)} died {how}, {deaths} times in all; {remedy}"
+    return f"its worker died {how} ({remedy})"
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error itself, if it survives the way to another process, or its text."""
+    with contextlib.suppress(Exception):
+        if str(pickle.loads(cloudpickle.dumps(error))) == str(error):
+            return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

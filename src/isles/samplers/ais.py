@@ -16,7 +16,8 @@ from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import tempered
 from isles.samplers.block import BlockResult, Output, Plan
-from isles.samplers.tempered import TemperedBlock
+from isles.samplers.mutation import Pause, Static, never
+from isles.samplers.tempered import Outset, TemperedBlock
 
 
 def neal_schedule() -> tuple[float, ...]:
@@ -82,20 +83,39 @@ class AIS:
 
     def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
         """Prior draws."""
-        root = root if self.plan is None else keys.apart(root)
-        return tempered.start(
-            problem, self.kernel, root, islands, output,
-            particles=self.particles,
+        return tempered.start(problem, self._outset(problem, root, islands, output))
+
+    def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
+        kernel = Static(
+            self.kernel,
+            self.particles,
             adapt_step=self.kernel.adapts_step_size and self.plan is None,
+            adapt_scale=False,
             decorrelate=False,
-        )  # fmt: skip
+        )
+        return Outset(root if self.plan is None else keys.apart(root), islands, kernel, output)
 
     def finished(self, block: TemperedBlock) -> bool:
         """Whether tempering 1 is reached."""
         return bool((block.tempering >= 1).all())
 
-    def advance(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
-        """One tempering further."""
+    def advance(self, problem: Problem, block: TemperedBlock, pause: Pause = never) -> TemperedBlock:
+        """One tempering further, or the part of the way that `pause` leaves time for."""
+        block = self._begin(problem, block) if block.under_way is None else tempered.reopened(block)
+        return tempered.mutate(problem, block, pause)
+
+    def pack(self, block: TemperedBlock) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return tempered.pack(block)
+
+    def unpack(
+        self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output, kept: dict[str, Any]
+    ) -> TemperedBlock:
+        """The block that a checkpoint holds."""
+        return tempered.unpack(problem, self._outset(problem, root, islands, output), kept)
+
+    def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
+        """Reweight."""
         moving = block.tempering < 1
         fixed = self.schedule if self.plan is None else self.plan.schedule
         tempering = np.where(moving, float(problem.dtype.type(fixed[block.stage])), 1.0)
@@ -110,7 +130,7 @@ class AIS:
             "cumulative_ess": np.exp(weights.log_ess(log_weights)),
             "log_evidence": log_evidence,
         }
-        return tempered.move(
+        return tempered.begin(
             problem, block, None, tuning, tempering, self.mutations, record,
             log_weights=log_weights, log_evidence=log_evidence,
         )  # fmt: skip

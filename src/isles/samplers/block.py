@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 from jax import Array
 
 from isles.kernels.base import Kernel
 from isles.layout import Params
 from isles.problem import Problem, State
+from isles.samplers.mutation import Pause, Static, draw_prior, never
 
 Record = dict[str, np.ndarray[Any, Any]]  # one stage: name -> (I,)
 
@@ -58,6 +62,17 @@ class BlockResult:
     warnings: tuple[str, ...]
 
 
+class Status(NamedTuple):
+    """Where a block stands, for whoever watches."""
+
+    share: float  # of the work, as far as one can tell
+    stage: int  # stages done, or steps of every chain
+    tempering: float  # the lowest of its islands; 1 for chains
+    ess: float  # mean over islands at the last stage; NaN for chains
+    acceptance: float  # mean over islands at the last stage
+    epochs: int  # of all particles
+
+
 class Block(Protocol):
     """A block of islands under way."""
 
@@ -69,15 +84,28 @@ class Block(Protocol):
         ...
 
     @property
-    def progress(self) -> float:
-        """Share of the work done, as far as one can tell."""
+    def at_landmark(self) -> bool:
+        """Whether a stage has just ended."""
+        ...
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """One a stage."""
+        ...
+
+    @property
+    def status(self) -> Status:
+        """Where it stands."""
         ...
 
 
 class Sampler(Protocol):
     """What `isles.sample` needs of a sampler."""
 
-    kernel: Kernel
+    @property
+    def kernel(self) -> Kernel:
+        """How particles move."""
+        ...
 
     @property
     def width(self) -> int:
@@ -97,8 +125,18 @@ class Sampler(Protocol):
         """A block of the given islands, drawn from the prior."""
         ...
 
-    def advance(self, problem: Problem, block: Any) -> Any:
-        """One stage, or one group of steps, further."""
+    def advance(self, problem: Problem, block: Any, pause: Pause = never) -> Any:
+        """One stage, or one group of steps, further; or less, where `pause` asks for a checkpoint."""
+        ...
+
+    def pack(self, block: Any) -> dict[str, Any]:
+        """What a checkpoint holds: numbers, arrays, and tuples, dicts and named tuples of them."""
+        ...
+
+    def unpack(
+        self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output, kept: dict[str, Any]
+    ) -> Any:
+        """The block that a checkpoint holds."""
         ...
 
     def finished(self, block: Any) -> bool:
@@ -135,6 +173,23 @@ def rounding(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: 
     # chunk sums carry their low bits along, so a chunk's own rounding is what counts
     share = problem.chunk_rows / problem.rows if problem.rows else 1.0
     return float(np.spacing(problem.dtype.type(np.abs(finite).max() * share))) * tempering
+
+
+def last_mean(record: Record, name: str) -> float:
+    """Mean of the islands that have a value in this record."""
+    values = record.get(name, np.array([]))
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if values.size else math.nan
+
+
+def check_states(problem: Problem, kernel: Static, islands: int, states: State) -> None:
+    """Raise if particles read from a file are not those of this problem and kernel."""
+    keys = jax.eval_shape(jax.random.key, 0)
+    keys = jax.ShapeDtypeStruct((islands * kernel.particles,), keys.dtype)
+    wanted = jax.eval_shape(partial(draw_prior, kernel=kernel), problem, keys=keys)
+    facts = lambda tree: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
+    if facts(states) != facts(wanted):
+        raise ValueError(f"particles of shapes {facts(states)} where {facts(wanted)} are due")
 
 
 def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,8 @@ from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import mutation
-from isles.samplers.block import BlockResult, Output, Record
-from isles.samplers.mutation import Draws, Group, Static
+from isles.samplers.block import BlockResult, Output, Record, Status
+from isles.samplers.mutation import Draws, Group, Pause, Static, never
 
 BUFFER_BYTES = 1 << 26  # of draws held on the device at a time
 THINNED_DRAWS = 1000  # kept of each chain by keep="thinned"
@@ -84,13 +85,8 @@ class MCMC:
 
     def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> MCMCBlock:
         """Prior draws: one epoch a chain."""
-        kernel = Static(
-            self.kernel,
-            self.chains,
-            adapt_step=self.kernel.adapts_step_size,
-            adapt_scale=bool(self.kernel.scale_from_population),
-            decorrelate=False,
-        )
+        outset = self._outset(root, islands, output)
+        kernel = outset.kernel
         if self.shared_start:
             keys = jnp.repeat(island_keys(root, Purpose.PRIOR, 0, islands), self.chains)
         else:
@@ -100,12 +96,8 @@ class MCMC:
         tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
         group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(len(islands), bool))
         return MCMCBlock(
-            sampler=self,
-            islands=islands,
-            kernel=kernel,
-            output=output,
+            outset=outset,
             group=group,
-            keys=particle_keys(root, Purpose.MUTATION, 0, islands, self.chains),
             burnt_in=0,
             drawn=0,
             kept=(),
@@ -122,34 +114,67 @@ class MCMC:
             obituary=None if alive.any() else blocks.describe_dead(islands, alive, nonfinite),
         )
 
+    def _outset(self, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
+        kernel = Static(
+            self.kernel,
+            self.chains,
+            adapt_step=self.kernel.adapts_step_size,
+            adapt_scale=bool(self.kernel.scale_from_population),
+            decorrelate=False,
+        )
+        keys = particle_keys(root, Purpose.MUTATION, 0, islands, self.chains)
+        return Outset(self, keys, islands, kernel, output)
+
+    def pack(self, block: MCMCBlock) -> dict[str, Any]:
+        """What a checkpoint holds: everything but what the block is told; leaves on the host."""
+        return {
+            field.name: jax.device_get(getattr(block, field.name))
+            for field in dataclasses.fields(block)
+            if field.name != "outset"
+        }
+
+    def unpack(
+        self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output, kept: dict[str, Any]
+    ) -> MCMCBlock:
+        """The block that a checkpoint holds."""
+        outset = self._outset(root, islands, output)
+        group, buffer = jax.device_put((kept["group"], kept["buffer"]))
+        blocks.check_states(problem, outset.kernel, len(islands), group.states)
+        return MCMCBlock(outset, **kept | {"group": group, "buffer": buffer})
+
     def finished(self, block: MCMCBlock) -> bool:
         """Whether all draws are taken."""
         return block.drawn == self.draws
 
-    def advance(self, problem: Problem, block: MCMCBlock) -> MCMCBlock:
-        """One group of steps: a piece of burn-in, or as many draws as the buffer holds."""
+    def advance(self, problem: Problem, block: MCMCBlock, pause: Pause = never) -> MCMCBlock:
+        """One group of steps: a piece of burn-in, or as many draws as the buffer holds; less on a `pause`."""
+        kernel, keys = block.outset.kernel, block.outset.keys
         tempering = jnp.ones(len(block.islands), problem.dtype)
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
-            group = mutation.go_on(block.group)
-            group = mutation.mutate(
-                problem, block.kernel, group, tempering, block.keys, dials, block.burnt_in, until
-            )
+            group = mutation.copied(block.group) if block.cut else mutation.go_on(block.group)
+            group, done = mutation.mutate(problem, kernel, group, tempering, keys, dials, until, pause)
+            if not done:
+                return dataclasses.replace(block, group=group, cut=True)
             return self._close(block, group, burnt_in=until)
         rows = len(block.islands) * self.chains
         fits = BUFFER_BYTES // (problem.dtype.itemsize * rows * (problem.dimension + 2))
         size = int(np.clip(fits, 1, -(-self.draws // PIECES)))
         count = min(size, self.draws - block.drawn)
-        buffer = mutation.empty_draws(problem, size, rows)
-        group, filled = mutation.go_on(block.group), 0
-        for piece in mutation.pieces(count, block.kernel):
+        if block.buffer is None:
+            group, buffer, filled = mutation.go_on(block.group), mutation.empty_draws(problem, size, rows), 0
+        else:
+            (group, buffer), filled = mutation.copied((block.group, block.buffer)), block.filled
+        for piece in mutation.pieces(count - filled, kernel):
             group, buffer = mutation.draw_chain(
-                problem, block.kernel, group, buffer, tempering, block.keys, dials,
+                problem, kernel, group, buffer, tempering, keys, dials,
                 np.int32(self.thin), np.int32(block.drawn + filled), np.int32(filled), np.int32(piece),
             )  # fmt: skip
             filled += piece
             jax.block_until_ready(buffer)
+            if filled < count and pause():
+                return dataclasses.replace(block, group=group, buffer=buffer, filled=filled, cut=True)
         block = self._record_draws(problem, block, jax.device_get(buffer), count)
         return self._close(block, group, drawn=block.drawn + count)
 
@@ -160,7 +185,7 @@ class MCMC:
         islands = len(block.islands)
         flat = lambda x: x.reshape(islands, -1).astype(np.float64)
         positions = None
-        if block.output.keep != "none":
+        if block.outset.output.keep != "none":
             positions = np.concatenate([draws.position for draws in block.kept], axis=2)
             positions = positions.reshape(islands, -1, problem.dimension)
         warnings: tuple[str, ...] = ()
@@ -201,15 +226,15 @@ class MCMC:
         rounding = max(block.rounding, blocks.rounding(problem, np.asarray(draws.log_likelihood), 1.0))
         positions = np.asarray(draws.position).reshape(len(block.islands), -1, problem.dimension)
         sums = dict(block.sums)
-        for name, function in block.output.collect.items():
+        for name, function in block.outset.output.collect.items():
             total = expectations.island_sums(problem.layout, function, positions, usable)
             sums[name] = jax.tree.map(np.add, sums[name], total) if name in sums else total
-        every = self.spacing(block.output.keep)
+        every = self.spacing(block.outset.output.keep)
         wanted = [k for k in range(count) if (block.drawn + k) % every == 0]
         kept = block.kept
         if wanted:
             chosen = Draws(*(x[:, :, wanted] for x in draws))
-            if block.output.keep == "none":
+            if block.outset.output.keep == "none":
                 chosen = chosen._replace(position=chosen.position[..., :0])
             kept = (*kept, chosen)
         total_weight = block.sum_weights + usable.sum(axis=1)
@@ -242,20 +267,29 @@ class MCMC:
             late_steps=block.late_steps + late * int(seen.moved.max()),
             late_acceptance=late_acceptance,
             records=(*block.records, record),
+            cut=False,
+            buffer=None,
+            filled=0,
             **changes,
         )
 
 
-@dataclass(frozen=True)
-class MCMCBlock:
-    """Chains between two groups of steps."""
+class Outset(NamedTuple):
+    """What a block is told, and a checkpoint need not hold."""
 
     sampler: MCMC
-    islands: np.ndarray[Any, Any]  # (I,)
+    keys: Array  # (I·N,)
+    islands: np.ndarray[Any, Any]  # (I,) their numbers in the run
     kernel: Static
     output: Output
+
+
+@dataclass(frozen=True)
+class MCMCBlock:
+    """Chains between two groups of steps, or inside one."""
+
+    outset: Outset
     group: Group
-    keys: Array  # (I·N,)
     burnt_in: int  # steps of burn-in done
     drawn: int  # draws taken of each chain
     kept: tuple[Draws, ...]  # leaves (I, chains, draws, ...)
@@ -270,6 +304,14 @@ class MCMCBlock:
     late_acceptance: np.ndarray[Any, Any]  # (I, chains) sums since then
     rounding: float
     obituary: str | None
+    cut: bool = False  # inside a group of steps
+    buffer: Draws | None = None  # draws of the group of steps under way
+    filled: int = 0  # how many
+
+    @property
+    def islands(self) -> np.ndarray[Any, Any]:
+        """(I,) their numbers in the run."""
+        return self.outset.islands
 
     @property
     def all_dead(self) -> bool:
@@ -277,8 +319,23 @@ class MCMCBlock:
         return self.obituary is not None
 
     @property
-    def progress(self) -> float:
-        """Share of the steps done."""
-        sampler = self.sampler
+    def at_landmark(self) -> bool:
+        """Whether burn-in has just ended. Time decides on other checkpoints: they hold all draws so far."""
+        return self.drawn == 0 and not self.cut and self.burnt_in == self.outset.sampler.burn_in
+
+    @property
+    def status(self) -> Status:
+        """Where the block stands."""
+        sampler = self.outset.sampler
+        steps = int(self.group.mutation)
         total = sampler.burn_in + (sampler.draws - 1) * sampler.thin + 1
-        return (self.burnt_in + self.drawn * sampler.thin) / (total + sampler.thin)
+        last = self.records[-1] if self.records else {}
+        made = int(self.group.evaluations.sum()) if self.cut else 0
+        return Status(
+            share=(steps + (self.drawn > 0)) / total,
+            stage=steps,
+            tempering=1.0,
+            ess=math.nan,
+            acceptance=blocks.last_mean(last, "acceptance"),
+            epochs=int(self.epochs.sum()) + made,
+        )

@@ -7,7 +7,7 @@ and where a group of mutations is cut does not change a bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,13 @@ from jax import Array
 from isles import adapt
 from isles.kernels.base import Kernel, Tuning
 from isles.problem import Problem, State
+
+Pause = Callable[[], bool]  # whether work that can be cut shall be, for a checkpoint
+
+
+def never() -> bool:
+    """No pause."""
+    return False
 
 
 class Group(NamedTuple):
@@ -99,8 +106,14 @@ def new_group(
 
 
 @jax.jit
+def copied(tree: Any) -> Any:
+    """A copy to give away: `mutate` and `draw_chain` overwrite their group in place."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+@jax.jit
 def go_on(group: Group) -> Group:
-    """A copy with counters at zero, to give away: `mutate` and `draw_chain` overwrite their group in place."""
+    """A copy with counters at zero, to give away."""
     group = jax.tree.map(jnp.copy, group)
     counters = {
         name: getattr(group, name) for name in ("moved", "acceptance", "capped", "evaluations", "nonfinite")
@@ -115,20 +128,24 @@ def mutate(
     tempering: Any,
     keys: Array,
     dials: Dials,
-    first: int,
     until: int,
-) -> Group:
-    """Mutations `first` .. `until` of every active island, at tempering (I,), with keys (I·N,), in place.
+    pause: Pause,
+) -> tuple[Group, bool]:
+    """Mutations up to `until` of every active island, at tempering (I,), with keys (I·N,), in place.
 
-    Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between.
+    Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between, and a pause
+    may be asked for. Returned is also whether the work is done.
     """
-    done = first
-    for piece in pieces(until - first, kernel):
+    done = int(group.mutation)
+    for piece in pieces(until - done, kernel):
         done += piece
         group = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
-        if done < until and not np.asarray(group.active).any():
-            break
-    return group
+        if done < until:
+            if not np.asarray(group.active).any():
+                break
+            if pause():
+                return group, False
+    return group, True
 
 
 def pieces(total: int, kernel: Static) -> Iterator[int]:

@@ -18,7 +18,8 @@ from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import tempered
 from isles.samplers.block import BlockResult, Output, Plan
-from isles.samplers.tempered import TemperedBlock
+from isles.samplers.mutation import Pause, Static, never
+from isles.samplers.tempered import Outset, TemperedBlock
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,40 @@ class SMC:
 
     def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
         """Prior draws."""
+        return tempered.start(problem, self._outset(problem, root, islands, output))
+
+    def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         frozen = self.plan is not None
-        root = keys.apart(root) if frozen else root
-        return tempered.start(
-            problem, self.kernel, root, islands, output,
-            particles=self.particles,
+        kernel = Static(
+            self.kernel,
+            self.particles,
             adapt_step=self.kernel.adapts_step_size and not frozen,
+            adapt_scale=False,
             decorrelate=isinstance(self.mutations, Decorrelate) and not frozen,
-        )  # fmt: skip
+        )
+        return Outset(keys.apart(root) if frozen else root, islands, kernel, output)
 
     def finished(self, block: TemperedBlock) -> bool:
         """Whether every island has reached tempering 1."""
         return bool((block.tempering >= 1).all())
 
-    def advance(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
-        """One stage of every island that is not done."""
+    def advance(self, problem: Problem, block: TemperedBlock, pause: Pause = never) -> TemperedBlock:
+        """One stage of every island that is not done, or the part of it that `pause` leaves time for."""
+        block = self._begin(problem, block) if block.under_way is None else tempered.reopened(block)
+        return tempered.mutate(problem, block, pause)
+
+    def pack(self, block: TemperedBlock) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return tempered.pack(block)
+
+    def unpack(
+        self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output, kept: dict[str, Any]
+    ) -> TemperedBlock:
+        """The block that a checkpoint holds."""
+        return tempered.unpack(problem, self._outset(problem, root, islands, output), kept)
+
+    def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
+        """Reweight and resample."""
         if block.stage >= self.max_stages:
             raise RuntimeError(
                 f"tempering reached only {block.tempering.min():.3g} after max_stages={self.max_stages} stages; "
@@ -116,7 +136,7 @@ class SMC:
         gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)
         tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
         # resample
-        uniforms = keys.uniforms(block.root, Purpose.RESAMPLING, block.stage, block.islands, self.particles)
+        uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, self.particles)
         ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
         ancestors[moving] = weights.resample(
             self.resampling, weights.normalise(log_weights[moving]), uniforms[moving]
@@ -128,7 +148,7 @@ class SMC:
             "log_evidence": block.log_evidence + gain,
             "unique_ancestors": 1 + (np.diff(ancestors, axis=1) > 0).sum(axis=1),
         }
-        return tempered.move(
+        return tempered.begin(
             problem, block, rows.ravel().astype(np.int32), tuning, tempering, self._mutations(block.stage), record,
             log_evidence=block.log_evidence + gain,
         )  # fmt: skip

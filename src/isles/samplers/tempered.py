@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -18,18 +19,35 @@ from isles.keys import Purpose, particle_keys
 from isles.problem import Problem, State
 from isles.samplers import block as blocks
 from isles.samplers import mutation
-from isles.samplers.block import BlockResult, Output, Plan, Record
-from isles.samplers.mutation import Static
+from isles.samplers.block import BlockResult, Output, Plan, Record, Status, check_states, last_mean
+from isles.samplers.mutation import Group, Pause, Static
 
 
-@dataclass(frozen=True)
-class TemperedBlock:
-    """Islands between two stages."""
+class Outset(NamedTuple):
+    """What a block is told, and a checkpoint need not hold."""
 
     root: Array
     islands: np.ndarray[Any, Any]  # (I,) their numbers in the run
     kernel: Static
     output: Output
+
+
+class UnderWay(NamedTuple):
+    """A stage between two of its mutations."""
+
+    group: Group
+    tempering: np.ndarray[Any, Any]  # (I,) to which the stage leads
+    mutations: int  # at most
+    threshold: float | None  # correlation at which an island stops, where M is adaptive
+    record: Record  # what is known of the stage so far
+    changes: dict[str, np.ndarray[Any, Any]]  # of the block, once the stage is closed
+
+
+@dataclass(frozen=True)
+class TemperedBlock:
+    """Islands between two stages, or inside one."""
+
+    outset: Outset
     states: State  # leaves (I·N, ...)
     tuning: Tuning  # leaves (I, ...)
     log_likelihood: np.ndarray[Any, Any]  # (I, N)
@@ -43,6 +61,12 @@ class TemperedBlock:
     records: tuple[Record, ...]
     rounding: float  # of tempered log-likelihoods in the working dtype, the worst so far
     obituary: str | None  # why islands have no live particle
+    under_way: UnderWay | None = None
+
+    @property
+    def islands(self) -> np.ndarray[Any, Any]:
+        """(I,) their numbers in the run."""
+        return self.outset.islands
 
     @property
     def all_dead(self) -> bool:
@@ -68,30 +92,38 @@ class TemperedBlock:
         now = float(np.min(self.tempering))
         return 1.0 if now >= 1 else float(np.log(now / first) / -np.log(first)) * 0.95
 
+    @property
+    def at_landmark(self) -> bool:
+        """Whether it stands between two stages."""
+        return self.under_way is None
 
-def start(
-    problem: Problem,
-    kernel: Kernel,
-    root: Array,
-    islands: np.ndarray[Any, Any],
-    output: Output,
-    **static: Any,
-) -> TemperedBlock:
+    @property
+    def status(self) -> Status:
+        """Where the block stands."""
+        last = self.records[-1] if self.records else {}
+        made = 0 if self.under_way is None else int(self.under_way.group.evaluations.sum())
+        return Status(
+            share=self.progress,
+            stage=self.stage,
+            tempering=float(self.tempering.min()),
+            ess=last_mean(last, "ess"),
+            acceptance=last_mean(last, "acceptance"),
+            epochs=int(self.epochs.sum()) + made,
+        )
+
+
+def start(problem: Problem, outset: Outset) -> TemperedBlock:
     """Prior draws of every island: one epoch a particle."""
-    program = Static(kernel, adapt_scale=False, **static)
-    particles = program.particles
-    keys = particle_keys(root, Purpose.PRIOR, 0, islands, particles)
-    states = mutation.draw_prior(problem, program, keys)
+    islands, particles = outset.islands, outset.kernel.particles
+    keys = particle_keys(outset.root, Purpose.PRIOR, 0, islands, particles)
+    states = mutation.draw_prior(problem, outset.kernel, keys)
     alive, nonfinite = blocks.first_states(states, particles)
     dead_island = ~alive.any(axis=1)
     size = len(islands)
     return TemperedBlock(
-        root=root,
-        islands=islands,
-        kernel=program,
-        output=output,
+        outset=outset,
         states=states,
-        tuning=mutation.broadcast_tuning(kernel.tuning(problem), size),
+        tuning=mutation.broadcast_tuning(outset.kernel.kernel.tuning(problem), size),
         log_likelihood=mutation.host_log_likelihood(states, particles),
         tempering=np.where(dead_island, 1.0, 0.0),
         log_weights=np.zeros((size, particles)),
@@ -106,6 +138,35 @@ def start(
     )
 
 
+def pack(block: TemperedBlock) -> dict[str, Any]:
+    """Everything but what the block is told; leaves on the host."""
+    return {
+        field.name: jax.device_get(getattr(block, field.name))
+        for field in dataclasses.fields(block)
+        if field.name != "outset" and not (field.name == "states" and block.under_way is not None)
+    }
+
+
+def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBlock:
+    """The inverse of `pack`."""
+    stage = kept["under_way"]
+    if stage is not None:
+        stage = stage._replace(group=jax.device_put(stage.group))
+    states = jax.device_put(kept["states"]) if stage is None else stage.group.states
+    check_states(problem, outset.kernel, len(outset.islands), states)
+    return TemperedBlock(
+        outset, **kept | {"states": states, "tuning": jax.device_put(kept["tuning"]), "under_way": stage}
+    )
+
+
+def reopened(block: TemperedBlock) -> TemperedBlock:
+    """A paused block whose group may be overwritten."""
+    assert block.under_way is not None
+    return dataclasses.replace(
+        block, under_way=block.under_way._replace(group=mutation.copied(block.under_way.group))
+    )
+
+
 def next_tuning(
     problem: Problem, block: TemperedBlock, plan: Plan | None, log_weights: np.ndarray[Any, Any]
 ) -> Tuning:
@@ -115,14 +176,14 @@ def next_tuning(
     """
     if plan is not None:
         return _planned_tuning(problem, block, plan)
-    if not block.kernel.kernel.scale_from_population:
+    if not block.outset.kernel.kernel.scale_from_population:
         return block.tuning
     within = weights.normalise(log_weights).astype(problem.dtype)
     moving = block.tempering < 1
-    return mutation.population_tuning(problem, block.kernel, block.states, within, block.tuning, moving)
+    return mutation.population_tuning(problem, block.outset.kernel, block.states, within, block.tuning, moving)
 
 
-def move(
+def begin(
     problem: Problem,
     block: TemperedBlock,
     ancestors: np.ndarray[Any, Any] | None,
@@ -130,30 +191,45 @@ def move(
     tempering: np.ndarray[Any, Any],
     mutations: int | Decorrelate,
     record: Record,
-    **changes: Any,
+    **changes: np.ndarray[Any, Any],
 ) -> TemperedBlock:
-    """Mutate the surviving rows (all, if None) at the new tempering, and close the stage with a record of it."""
-    kernel, particles = block.kernel, block.kernel.particles
-    moving = block.tempering < 1
-    rule = mutations if isinstance(mutations, Decorrelate) else None
-    limit = mutations.max if isinstance(mutations, Decorrelate) else mutations
-    keys = particle_keys(block.root, Purpose.MUTATION, block.stage, block.islands, particles)
-    group = mutation.new_group(problem, kernel, block.states, ancestors, tuning, moving)
-    group = mutation.mutate(
-        problem,
-        kernel,
-        group,
-        tempering.astype(problem.dtype),
-        keys,
-        mutation.dials(problem, kernel.kernel, limit, rule.threshold if rule else 0.0),
-        0,
-        limit,
+    """The surviving rows (all, if None) at the new tempering, about to mutate."""
+    group = mutation.new_group(problem, block.outset.kernel, block.states, ancestors, tuning, block.tempering < 1)
+    if isinstance(mutations, Decorrelate):
+        under_way = UnderWay(group, tempering, mutations.max, mutations.threshold, record, changes)
+    else:
+        under_way = UnderWay(group, tempering, mutations, None, record, changes)
+    # what was resampled is all in the group: the stage's start need not be kept
+    return dataclasses.replace(block, states=group.states, under_way=under_way)
+
+
+def mutate(problem: Problem, block: TemperedBlock, pause: Pause) -> TemperedBlock:
+    """Mutate until the stage is done, which closes it with a record, or until `pause` asks to stop."""
+    stage = block.under_way
+    assert stage is not None
+    kernel, particles = block.outset.kernel, block.outset.kernel.particles
+    keys = particle_keys(block.outset.root, Purpose.MUTATION, block.stage, block.islands, particles)
+    dials = mutation.dials(problem, kernel.kernel, stage.mutations, stage.threshold or 0.0)
+    tempering = stage.tempering.astype(problem.dtype)
+    group, done = mutation.mutate(problem, kernel, stage.group, tempering, keys, dials, stage.mutations, pause)
+    stage = stage._replace(group=group)
+    block = dataclasses.replace(block, states=group.states, under_way=stage)
+    return _close(problem, block, stage) if done else block
+
+
+def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedBlock:
+    kernel, particles, group, tempering = (
+        block.outset.kernel,
+        block.outset.kernel.particles,
+        stage.group,
+        stage.tempering,
     )
+    moving = block.tempering < 1
     log_likelihood, seen = mutation.read(group, particles)
     moved = seen.moved
     epochs = seen.evaluations.astype(np.int64).reshape(-1, particles)
     nonfinite = seen.nonfinite.astype(np.int64).reshape(-1, particles).sum(axis=1)
-    record = record | {
+    record = stage.record | {
         "tempering": tempering,
         "acceptance": blocks.mean_acceptance(seen.acceptance, moved),
         "step_size": seen.tuning.step_size.astype(np.float64),
@@ -162,7 +238,7 @@ def move(
         "capped": seen.capped,
         "nonfinite": nonfinite,
     }
-    if rule:
+    if stage.threshold is not None:
         record["correlation"] = seen.correlation.astype(np.float64)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
@@ -170,9 +246,9 @@ def move(
     if kernel.kernel.scale_from_population and moving[first]:
         variances = (*variances, np.asarray(group.tuning.variances[first]))
     rounding = blocks.rounding(problem, log_likelihood[moving], float(tempering[moving].max()))
+    changes: dict[str, Any] = stage.changes
     return dataclasses.replace(
         block,
-        states=group.states,
         tuning=group.tuning,
         log_likelihood=log_likelihood,
         tempering=tempering,
@@ -181,22 +257,23 @@ def move(
         variances=variances,
         records=(*block.records, record),
         rounding=max(block.rounding, rounding),
+        under_way=None,
         **changes,
     )
 
 
 def result(problem: Problem, block: TemperedBlock) -> BlockResult:
     """The block on the host, its draws collected and kept as asked."""
-    islands, particles = len(block.islands), block.kernel.particles
+    islands, particles = len(block.islands), block.outset.kernel.particles
     log_weights = np.where(np.isfinite(block.log_likelihood), block.log_weights, -np.inf)
     positions = np.asarray(block.states.position).reshape(islands, particles, -1)
     within = weights.normalise(log_weights)
     sums = {
         name: expectations.island_sums(problem.layout, function, positions, within)
-        for name, function in block.output.collect.items()
+        for name, function in block.outset.output.collect.items()
     }
     return BlockResult(
-        positions=None if block.output.keep == "none" else positions,
+        positions=None if block.outset.output.keep == "none" else positions,
         log_prior=np.asarray(block.states.log_prior, np.float64).reshape(islands, particles),
         log_likelihood=block.log_likelihood,
         log_weights=log_weights,
@@ -240,7 +317,7 @@ def check_mutations(mutations: object) -> None:
 
 
 def _planned_tuning(problem: Problem, block: TemperedBlock, plan: Plan) -> Tuning:
-    tuning = block.kernel.kernel.tuning(problem)
+    tuning = block.outset.kernel.kernel.tuning(problem)
     tuning = tuning._replace(step_size=jnp.asarray(plan.step_sizes[block.stage], problem.dtype))
     if plan.variances is not None:
         tuning = tuning._replace(variances=jnp.asarray(plan.variances[block.stage], problem.dtype))
@@ -269,7 +346,7 @@ def _plan(problem: Problem, block: TemperedBlock) -> Plan | None:
     column = lambda name: np.array([record[name][block.first_alive] for record in block.records])
     stages = int(np.isfinite(column("tempering")).sum())
     return Plan(
-        kernel=type(block.kernel.kernel).__name__,
+        kernel=type(block.outset.kernel.kernel).__name__,
         dimension=problem.dimension,
         schedule=column("tempering")[:stages],
         step_sizes=column("step_size")[:stages],

@@ -1,0 +1,241 @@
+"""What a run is: the facts that decide its bits, written down so that a later process can go on with it.
+
+Nothing here depends on where or by how many processes the run is worked out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from isles import adapt, kernels, samplers
+from isles.checks import FolderError
+from isles.problem import Problem
+from isles.samplers.block import Output, Plan, Sampler
+from isles.store import codec
+from isles.store.folder import Saved
+from isles.store.trees import describe_layout
+
+FORMAT = 1
+# what of JAX's configuration decides numbers
+NUMBERS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)
+SETTINGS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        samplers.SMC, samplers.MCMC, samplers.AIS, Plan, adapt.Decorrelate,
+        kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN,
+    )
+}  # fmt: skip
+REMEDY = "resume with what the run was begun with, or give another folder"
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """All that decides the bits of a run."""
+
+    problem: Problem
+    sampler: Sampler
+    output: Output
+    seed: int
+    islands: int
+    islands_per_block: int
+    threads: int | None  # None: of the caller's own process
+    reference: str | None = None  # where the problem can be imported from
+    mesh: Mesh | None = None  # devices of this process
+
+    @property
+    def blocks(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """The islands of each block."""
+        numbers, size = np.arange(self.islands), self.islands_per_block
+        return tuple(numbers[first : first + size] for first in range(0, self.islands, size))
+
+    def write(self) -> Saved:
+        """As JSON, with the tensors that JSON does not suit."""
+        problem, layout = self.problem, self.problem.layout
+        tensors: dict[str, np.ndarray[Any, Any]] = {}
+        facts = {
+            "format": FORMAT,
+            "settings": {
+                "sampler": codec.encode(self.sampler, tensors, SETTINGS, "sampler"),
+                "sampler_text": repr(self.sampler),
+                "islands": self.islands,
+                "seed": self.seed,
+                "islands_per_block": self.islands_per_block,
+                "chunk_rows": problem.chunk_rows,
+                "threads": self.threads,
+                "mesh": None if self.mesh is None else dict(self.mesh.shape),
+                "keep": self.output.keep,
+                "collect": {
+                    name: fingerprint_function(function, layout.struct())
+                    for name, function in self.output.collect.items()
+                },
+            },
+            "layout": describe_layout(layout),
+            "problem": {
+                "reference": self.reference,
+                "parameters": {
+                    name: [*shape, dtype]
+                    for name, shape, dtype in zip(layout.names, layout.shapes, layout.dtypes, strict=True)
+                },
+                "rows": problem.rows,
+                "data": fingerprint(problem.data),
+                "prior": fingerprint(problem.prior),
+                "likelihood": fingerprint_function(
+                    problem.log_likelihood, *problem.arguments(min(problem.chunk_rows, problem.rows))
+                ),
+            },
+            "numbers": {name: _plain(getattr(jax.config, name, None)) for name in NUMBERS},
+            "versions": {
+                "isles": version("isles"),
+                "jax": version("jax"),
+                "jaxlib": version("jaxlib"),
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "machine": {"processor": processor(), "system": platform.platform(), "devices": _devices()},
+        }
+        return Saved(tensors, facts)
+
+
+def read_sampler(saved: Saved) -> Sampler | None:
+    """The sampler of a run folder; None if it is of a class that isles does not know."""
+    _check_format(saved)
+    try:
+        sampler = codec.decode(saved.facts["settings"]["sampler"], saved.tensors, SETTINGS)
+    except codec.ForeignClassError:
+        return None
+    except KeyError as error:
+        raise FolderError(f"run.json lacks {error}; it was not written by isles") from None
+    if not isinstance(sampler, (samplers.SMC, samplers.MCMC, samplers.AIS)):
+        raise FolderError(f"run.json holds a {type(sampler).__name__} where a sampler is due; {REMEDY}")
+    return sampler
+
+
+def check_agreement(found: Saved, wanted: Saved) -> None:
+    """Raise, naming the differences, if a folder holds another run than the one that is to be continued."""
+    _check_format(found)
+    differences = []
+    for section in ("settings", "problem", "numbers"):
+        old, new = found.facts.get(section, {}), wanted.facts[section]
+        differences += [
+            _difference(name, old.get(name), new[name])
+            for name in new
+            if old.get(name) != new[name] and name not in ("reference", "sampler")
+        ]
+        if section == "settings" and not differences and old.get("sampler") != new["sampler"]:
+            differences.append("the sampler differs in what its repr does not show")
+    if not differences and not _same_tensors(found, wanted):
+        differences.append("the sampler was frozen on another pilot run")
+    for name in ("jax", "jaxlib"):
+        old, new = (saved.facts.get("versions", {}).get(name) for saved in (found, wanted))
+        if old != new:
+            differences.append(f"{name} was {old} and is {new}, which may change bits: install {name}=={old}")
+    if differences:
+        raise FolderError(f"the folder holds another run ({REMEDY}): {'; '.join(differences)}")
+
+
+def import_problem(reference: str) -> Problem:
+    """The problem that `package.module:name` names: a `Problem`, or a function that returns one."""
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"problem={reference!r} must be like package.module:function")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"problem={reference!r} cannot be imported: {error}; run in the folder that holds it, or install it"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"problem={reference!r}: {module_name} has no {name}; check the spelling")
+        found = getattr(found, part)
+    problem = found if isinstance(found, Problem) else found() if callable(found) else found
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={reference!r} gives a {type(problem).__name__}; it must give an isles.Problem")
+    return problem
+
+
+def fingerprint(tree: Any) -> str:
+    """A checksum of a pytree's arrays."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        array = np.asarray(leaf, order="C")
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        if array.size:
+            digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()[:32]
+
+
+def fingerprint_function(function: Callable[..., Any], *arguments: Any) -> str:
+    """A checksum of what a function computes on arguments of these shapes, and of the arrays that it holds."""
+    traced = jax.make_jaxpr(function)(*arguments)
+    program = re.sub(r" at 0x[0-9a-f]+|0x[0-9a-f]+", "", str(traced.jaxpr))
+    return hashlib.sha256((program + fingerprint(traced.consts)).encode()).hexdigest()[:32]
+
+
+def processor() -> str:
+    """The CPU model."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _check_format(saved: Saved) -> None:
+    found = saved.facts.get("format")
+    if found != FORMAT:
+        raise FolderError(
+            f"the run folder has format {found!r}, this version of isles reads {FORMAT}; "
+            f"use the version of isles that began it: {saved.facts.get('versions', {}).get('isles', 'unknown')}"
+        )
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    if name in ("data", "prior", "likelihood"):
+        return f"the {name} differs from the one that the run was begun with"
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        return f"{name} differ: {', '.join(names[:5])}"
+    return f"{name.replace('_text', '')} was {old} and is {new}"
+
+
+def _same_tensors(found: Saved, wanted: Saved) -> bool:
+    return found.tensors.keys() == wanted.tensors.keys() and all(
+        np.array_equal(found.tensors[name], wanted.tensors[name], equal_nan=True) for name in wanted.tensors
+    )
+
+
+def _devices() -> str:
+    return ", ".join(sorted({device.device_kind for device in jax.devices()}))
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """A short name of a definition, by which its blocks are known."""
+    chosen = {name: facts[name] for name in ("settings", "problem", "numbers") if name in facts}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

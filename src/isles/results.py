@@ -1,0 +1,109 @@
+"""Results of blocks, gathered into one posterior: all of them, or those that are there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from isles import posterior as posteriors
+from isles.checks import FolderError, PartialRunError
+from isles.definition import digest, read_sampler
+from isles.engines.blocks import Work, read_result
+from isles.layout import Layout, Params
+from isles.posterior import Posterior
+from isles.samplers.block import BlockResult, Sampler
+from isles.store.folder import RunFolder
+from isles.store.trees import read_layout
+
+
+def merge(
+    folder: str | os.PathLike[str],
+    *,
+    allow_partial: bool = False,
+    sampler: Sampler | None = None,
+    like: Params = None,
+) -> Posterior:
+    """The posterior of the islands that are finished in a run folder. A run that is going on is not disturbed.
+
+    Args:
+        folder: of the run.
+        allow_partial: whether islands may be missing. `posterior.missing` names them.
+        sampler: needed only if it is of a class of your own, or has a kernel that is.
+        like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
+    """
+    place = RunFolder(folder)
+    saved = place.definition()
+    sampler = sampler or read_sampler(saved)
+    if sampler is None:
+        raise ValueError("the run uses a sampler or kernel of your own; pass it as sampler=")
+    layout, settings = read_layout(saved.facts["layout"], like), saved.facts["settings"]
+    blocks = split(settings["islands"], settings["islands_per_block"])
+    name = digest(saved.facts)
+    found = {number: read_result(place, name, number) for number in range(len(blocks))}
+    missing = name_islands(blocks, [number for number, result in found.items() if result is None])
+    if missing and not allow_partial:
+        raise PartialRunError(
+            f"islands {list(missing)[:10]}{' ...' if len(missing) > 10 else ''} of {settings['islands']} are not "
+            f"finished; isles.resume({os.fspath(folder)!r}, ...) finishes them, allow_partial=True does without"
+        )
+    results = [result for result in found.values() if result is not None]
+    return merge_found(layout, sampler, results, settings["keep"], seed=settings["seed"], missing=missing)
+
+
+def merge_found(
+    layout: Layout,
+    sampler: Sampler,
+    results: Sequence[BlockResult],
+    keep: str,
+    *,
+    seed: int,
+    missing: tuple[int, ...],
+    fast_only: bool = False,
+) -> Posterior:
+    """One posterior of finished blocks, which says what is missing."""
+    if not results:
+        raise PartialRunError("no island is finished yet; go on with isles.resume, or give a larger budget")
+    merged = posteriors.merge(layout, sampler, results, keep, seed=seed)
+    if not missing:
+        return merged
+    present = merged.log_weights.shape[0]
+    message = f"{len(missing)} of {present + len(missing)} islands are missing: the result is partial"
+    if fast_only:
+        message += "; fast islands only, biased: slow ones were stopped, and may differ from fast ones"
+    return dataclasses.replace(merged, missing=missing, warnings=(message, *merged.warnings))
+
+
+def read(place: RunFolder, name: str, number: int) -> BlockResult:
+    """The result of a block that is finished."""
+    result = read_result(place, name, number)
+    if result is None:
+        raise FolderError(
+            f"the result of block {number} was written, and can no longer be read; look after the disk of "
+            f"{place.path}, then resume"
+        )
+    return result
+
+
+def finished(place: RunFolder, work: Work) -> tuple[set[int], int]:
+    """Blocks that need not be run again, and the epochs they took."""
+    epochs = {
+        number: int(result.epochs.sum())
+        for number in range(len(work.blocks))
+        if (result := read_result(place, work.digest, number)) is not None
+    }
+    return set(epochs), sum(epochs.values())
+
+
+def split(islands: int, size: int) -> tuple[np.ndarray[Any, Any], ...]:
+    """The islands of each block."""
+    numbers = np.arange(islands)
+    return tuple(numbers[first : first + size] for first in range(0, islands, size))
+
+
+def name_islands(blocks: Sequence[np.ndarray[Any, Any]], chosen: Sequence[int]) -> tuple[int, ...]:
+    """The islands of some blocks."""
+    return tuple(int(island) for number in chosen for island in blocks[number])

@@ -1,0 +1,229 @@
+"""The run folder: who may write to it, its checkpoints, traces and results. What they mean lives elsewhere.
+
+run.json, run.safetensors            the definition
+blocks/0003/state-000012.safetensors + .json   checkpoints, the newest two
+blocks/0003/trace.jsonl              a line a stage
+blocks/0003/result.safetensors       of a finished block
+posterior.safetensors                of a finished run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from isles.checks import DamagedFileError, FolderError, IslesWarning
+from isles.store import files
+from isles.store.files import Tensors
+
+KEPT = 2  # checkpoints of a block: the newest, and the one before it
+PATIENCE = 20.0  # seconds that a dying process may take to let go of a block
+STATE = re.compile(r"state-(\d{6,})\.json")
+
+
+class Saved(NamedTuple):
+    """The content of a checkpoint or a result."""
+
+    tensors: Tensors
+    facts: dict[str, Any]
+
+
+class RunFolder:
+    """A folder that holds one run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "run.json").exists()
+
+    @property
+    def posterior_path(self) -> Path:
+        """Where the merged posterior is kept."""
+        return self.path / "posterior.safetensors"
+
+    def create(self, definition: Mapping[str, Any], tensors: Tensors) -> None:
+        """Begin a run in a folder that is empty or does not exist."""
+        with files.writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            strangers = sorted(entry.name for entry in self.path.iterdir() if not _ours(entry.name))
+        if strangers:
+            raise FolderError(
+                f"{self.path} holds other files ({', '.join(strangers[:3])}); give a new folder, or an empty one"
+            )
+        if tensors:
+            files.write(self.path / "run.safetensors", tensors, {})
+        files.write_json(self.path / "run.json", {"has_tensors": bool(tensors), **definition})
+
+    def definition(self) -> Saved:
+        """What `create` was given."""
+        if not self.path.is_dir():
+            raise FolderError(f"there is no folder {self.path}; give the folder of a run")
+        if not self.holds_run:
+            raise FolderError(f"{self.path} holds no run: it has no run.json; give the folder of a run")
+        facts = files.read_json(self.path / "run.json")
+        tensors: Tensors = {}
+        if facts.pop("has_tensors", False):
+            tensors, _ = files.read(self.path / "run.safetensors")
+        return Saved(tensors, facts)
+
+    def block(self, number: int) -> BlockFolder:
+        """The folder of one block."""
+        return BlockFolder(self.path / "blocks" / f"{number:04d}")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running this folder."""
+        with files.writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with _lock(self.path / "lock", patience=0.0):
+            yield
+
+
+class BlockFolder:
+    """The folder of one block of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working on this block; one that is about to die is waited for."""
+        with files.writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with _lock(self.path / "lock", patience=PATIENCE):
+            yield
+
+    def save(self, saved: Saved, status: Mapping[str, Any]) -> None:
+        """Write a checkpoint; the one before it is kept, older ones go."""
+        number = max(self._numbers(), default=-1) + 1
+        checksum = files.write(self._state(number).with_suffix(".safetensors"), *saved)
+        files.write_json(self._state(number), {"tensors": checksum, **status})
+        with files.writing(self.path):
+            for old in self._numbers()[:-KEPT]:
+                self._state(old).unlink(missing_ok=True)
+                self._state(old).with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def newest(self) -> Iterator[Saved]:
+        """Good checkpoints, the newest first, with a warning for each that is not."""
+        for number in reversed(self._numbers()):
+            try:
+                yield self._read(number)
+            except (DamagedFileError, FileNotFoundError) as error:
+                warn_of_damage(error, "the checkpoint before it is used, or the block begins anew")
+
+    def status(self) -> dict[str, Any] | None:
+        """What the newest readable checkpoint says of itself."""
+        for number in reversed(self._numbers()):
+            with contextlib.suppress(FolderError, FileNotFoundError):
+                return files.read_json(self._state(number))
+        return None
+
+    def _read(self, number: int) -> Saved:
+        status = files.read_json(self._state(number))
+        tensors, facts, checksum = files.read_with_checksum(self._state(number).with_suffix(".safetensors"))
+        if status.get("tensors") != checksum:
+            raise DamagedFileError(f"{self._state(number)} belongs to other tensors than lie beside it")
+        return Saved(tensors, facts)
+
+    def _state(self, number: int) -> Path:
+        return self.path / f"state-{number:06d}.json"
+
+    def _numbers(self) -> list[int]:
+        if not self.path.is_dir():
+            return []
+        return sorted(int(found[1]) for name in os.listdir(self.path) if (found := STATE.fullmatch(name)))
+
+    def write_trace(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Begin the trace anew with these records, as after a checkpoint was read."""
+        files.write_text(self.path / "trace.jsonl", "".join(map(_line, records)))
+
+    def add_to_trace(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """A line for each further stage."""
+        with files.writing(self.path), open(self.path / "trace.jsonl", "a") as file:
+            file.writelines(map(_line, records))
+
+    def save_result(self, saved: Saved) -> None:
+        """Write the result; its checkpoints are of no more use."""
+        with files.writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        files.write(self.path / "result.safetensors", *saved)
+        with files.writing(self.path):
+            for number in self._numbers():
+                self._state(number).with_suffix(".safetensors").unlink(missing_ok=True)
+                self._state(number).unlink(missing_ok=True)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the block is finished, though its file may be damaged."""
+        return (self.path / "result.safetensors").exists()
+
+    def result(self) -> Saved | None:
+        """The result; None if there is none that can be read."""
+        if not self.has_result:
+            return None
+        try:
+            return Saved(*files.read(self.path / "result.safetensors"))
+        except DamagedFileError as error:
+            warn_of_damage(error, "the block is run again")
+            return None
+
+
+def warn_of_damage(error: Exception, consequence: str) -> None:
+    """Say that a file is not used."""
+    warnings.warn(f"{error}; {consequence}", IslesWarning, stacklevel=3)
+
+
+def _ours(name: str) -> bool:
+    return name in {"lock", "blocks", "run.safetensors", "log"} or name.endswith(".tmp")
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    plain = {name: np.asarray(value).tolist() for name, value in record.items()}
+    return json.dumps(plain).replace("NaN", "null") + "\n"
+
+
+@contextlib.contextmanager
+def _lock(path: Path, patience: float) -> Iterator[None]:
+    """Hold a lock that the system lets go of when this process ends, however it ends."""
+    with files.writing(path):
+        file = open(path, "a+")  # noqa: SIM115
+    with file:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise FolderError(
+                        f"{path.parent} is in use by {_holder(file)}; wait for it, stop it or give another folder"
+                    ) from None
+                time.sleep(0.05)
+            except OSError as error:
+                raise FolderError(
+                    f"{path.parent} cannot be locked: {error.strerror}; use a local folder"
+                ) from error
+        file.seek(0)
+        file.truncate()
+        with contextlib.suppress(OSError):  # a full disk: the lock is held all the same
+            file.write(f"process {os.getpid()} on {os.uname().nodename}")
+            file.flush()
+        yield
+
+
+def _holder(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read(200) or "another process"
