@@ -6,7 +6,7 @@ which runs P independent islands and returns a `Posterior`.
 
 from importlib.metadata import version as _version
 
-from isles import diagnostics, models
+from isles import data, diagnostics, models
 from isles.adapt import Decorrelate
 from isles.checks import DeadIslandsError, DeadWorkerError, IslesWarning
 from isles.chunks import tune
@@ -45,6 +45,7 @@ __all__ = [
     "Tuning",
     "accept",
     "classification",
+    "data",
     "diagnostics",
     "load",
     "mesh",
