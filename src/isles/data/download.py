@@ -58,7 +58,7 @@ def download(urls: Sequence[str], path: Path, *, sha256: str, size: int, progres
                 except DownloadError:
                     raise
                 except (_WrongFileError, _StalePartError, http.client.HTTPException, OSError) as error:
-                    failure, hopeless = f"{url}: {str(error) or type(error).__name__}", _hopeless(error)
+                    failure, hopeless = f"{url}: {_reason(error)}", _hopeless(error)
                 if hopeless:
                     break
             failures.append(failure)
@@ -119,6 +119,12 @@ def _check(part: Path, sha256: str, resumed: bool) -> None:
 def _stale(part: Path, message: str) -> _StalePartError:
     part.unlink(missing_ok=True)
     return _StalePartError(message)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError):
+        return str(error.reason)
+    return str(error) or type(error).__name__
 
 
 def _hopeless(error: Exception) -> bool:

@@ -59,9 +59,9 @@ def encode(
                 if isinstance(encoder, str):  # only now: kept features need no encoder
                     encoder = encoders.named(encoder)
                 batch = inputs[start : start + chunk]
-                piece = _features(encoder(batch), start, len(batch), pieces[0].shape[1] if pieces else None)
-                _write(folder, label, piece)
-            pieces.append(piece)
+                piece = _features(encoder(batch), start, len(batch))
+                _write(folder, label, _as_wide(piece, pieces, start))
+            pieces.append(_as_wide(piece, pieces, start))
             bar.advance(task, len(piece))
     return np.concatenate(pieces)
 
@@ -130,19 +130,26 @@ def _same(folder: Path, asked: dict[str, Any]) -> None:
         )
 
 
-def _features(output: Any, start: int, rows: int, width: int | None) -> Array:
+def _features(output: Any, start: int, rows: int) -> Array:
     output = np.asarray(output)
     at = f"for rows {start} to {start + rows - 1} the encoder gave"
     if output.ndim != 2 or len(output) != rows or not output.shape[1]:
         raise ValueError(f"{at} an array of shape {output.shape}; it must be ({rows}, width)")
-    if width is not None and output.shape[1] != width:
-        raise ValueError(f"{at} {output.shape[1]} features, and {width} before; every row must have as many")
     with np.errstate(over="ignore"):
         features = output.astype(np.float32)
     if not np.isfinite(features).all():
         row = start + int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
         raise ValueError(f"{at} NaN, an infinity or a number beyond float32; the first is in row {row}")
     return features
+
+
+def _as_wide(piece: Array, pieces: list[Array], start: int) -> Array:
+    if pieces and piece.shape[1] != pieces[0].shape[1]:
+        raise ValueError(
+            f"from row {start} on there are {piece.shape[1]} features, and {pieces[0].shape[1]} before; "
+            f"an encoder must give as many for every row (if it was changed, give another path)"
+        )
+    return piece
 
 
 def _write(folder: Path, label: str, piece: Array) -> None:
