@@ -221,7 +221,7 @@ def test_progress_is_shown_when_asked_for(server: Server, path: Path, capsys: py
 def table(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A table of the form of the Australian credit data, on the server under the UCI's name; nothing at hand."""
     rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.integers(0, 50, (30, 14)), np.arange(30) % 2])
+    rows = np.column_stack([rng.integers(0, 50, (690, 14)), np.arange(690) % 2])
     content = "".join(" ".join(map(str, row)) + "\n" for row in rows.tolist()).encode()
     server.files["/australian.dat"] = content
     file = sources.File((server.url + "australian.dat",), hashlib.sha256(content).hexdigest(), len(content))
@@ -233,10 +233,10 @@ def table(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> by
 
 def test_load_downloads_to_the_cache(server: Server, table: bytes, tmp_path: Path) -> None:
     data = isles.data.load("australian")
-    assert data.x_train.shape == (30, 15) and data.y_train.tolist() == [0, 1] * 15
+    assert data.x_train.shape == (690, 15) and data.y_train.tolist() == [0, 1] * 345
     assert (tmp_path / "cache" / "data" / "australian.dat").read_bytes() == table
     server.files.clear()
-    assert len(isles.data.load("australian").x_train) == 30
+    assert len(isles.data.load("australian").x_train) == 690
 
 
 @pytest.mark.skipif("ISLES_DATA" not in os.environ, reason="ISLES_DATA is not set")

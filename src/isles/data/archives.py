@@ -84,7 +84,7 @@ def splits(path: Path) -> dict[str, Array]:
     return arrays
 
 
-def table(path: Path, columns: int) -> Array:
+def table(path: Path, shape: tuple[int, int]) -> Array:
     """Numbers in lines, between commas or spaces; a first line of names is left out."""
     try:
         lines = [line.replace(",", " ").split() for line in path.read_text().splitlines()]
@@ -93,8 +93,8 @@ def table(path: Path, columns: int) -> Array:
         numbers = np.array(lines, np.float64)
     except ValueError as error:
         raise broken(path, str(error)) from error
-    if numbers.ndim != 2 or numbers.shape[1] != columns:
-        raise broken(path, f"it is not a table of {columns} columns")
+    if numbers.shape != shape:
+        raise broken(path, f"it is a table of shape {numbers.shape}, not {shape}")
     return numbers
 
 

@@ -53,7 +53,8 @@ def _torchvision(name: str) -> Callable[[Any], Array]:
     setattr(model, head, torch.nn.Identity())
     prepare = weights.transforms()
 
-    def encoder(images: Array) -> Array:
+    def encoder(images: Sequence[Array] | Array) -> Array:
+        images = np.asarray(images)
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
             raise ValueError(
                 f"images of shape {images.shape} and type {images.dtype} must be (rows, height, width, 3) of bytes"

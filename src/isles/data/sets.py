@@ -138,14 +138,15 @@ def _mnist(train: Rows, test: Rows, find: Find) -> tuple[Four, str]:
 
 def _australian(train: Rows, test: Rows, find: Find) -> tuple[Four, str]:
     path, *_ = find()
-    table = archives.table(path, columns=15)
+    table = archives.table(path, (690, 15))
     test = 0 if test is None else test
     if test >= len(table):
         raise ValueError(f"test={test} leaves none of the {len(table)} rows of australian to train on")
     train = _rows("australian", "train", train, len(table) - test)
     covariates, labels = table[:, :-1], table[:, -1]
-    mean, std = covariates[:train].mean(axis=0), covariates[:train].std(axis=0)
-    scaled = (covariates - mean) / np.where(std > 0, std, 1)
+    seen = covariates[:train]
+    varies = np.ptp(seen, axis=0) > 0  # rounding can make the standard deviation of a constant a tiny number
+    scaled = (covariates - seen.mean(axis=0)) / np.where(varies, seen.std(axis=0), 1)
     x = np.column_stack([np.ones(len(table)), scaled]).astype(np.float32)
     last = len(table) - test
     done = "an intercept, then covariates standardised by the mean and standard deviation of the training rows"
