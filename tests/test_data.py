@@ -49,8 +49,8 @@ def test_mnist_of_the_package_needs_no_files(empty: Path) -> None:
         assert x.min() == 0 and x.max() == 1 and set(y) == set(range(10))
     assert len(data.classes or ()) == 10
     assert "CC BY-SA 3.0" in data.licence and "LeCun" in data.source
-    model = LogisticRegression(max_iter=200).fit(data.x_train.reshape(1000, -1), data.y_train)
-    assert model.score(data.x_test.reshape(1000, -1), data.y_test) > 0.83
+    model = RidgeClassifier(alpha=30.0).fit(data.x_train.reshape(1000, -1), data.y_train)
+    assert model.score(data.x_test.reshape(1000, -1), data.y_test) > 0.75
 
 
 def test_mnist_goes_into_the_network(empty: Path) -> None:
@@ -207,7 +207,7 @@ def test_digits() -> None:
     assert rows(*both) == rows(bunch.data / 16, bunch.target)
     train, test = np.bincount(data.y_train), np.bincount(data.y_test)
     assert (abs(test / (train + test) - 0.2) < 0.005).all()
-    model = LogisticRegression(max_iter=500).fit(data.x_train.reshape(-1, 64), data.y_train)
+    model = RidgeClassifier().fit(data.x_train.reshape(-1, 64), data.y_train)
     assert model.score(data.x_test.reshape(-1, 64), data.y_test) > 0.94
 
 

@@ -83,8 +83,6 @@ def _fetch(url: str, part: Path, size: int, show: Show) -> bool:
             raise
     with reply:
         resumed = reply.status == http.HTTPStatus.PARTIAL_CONTENT
-        if resumed and reply.headers.get("Content-Range") != f"bytes {have}-{size - 1}/{size}":
-            raise _stale(part, f"the server sent the range {reply.headers.get('Content-Range')}")
         if not resumed:
             have = 0
             announced = reply.headers.get("Content-Length")
