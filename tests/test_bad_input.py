@@ -62,7 +62,8 @@ PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum
         (lambda: isles.sample(PROBLEM, isles.SMC(), keep="some"), "keep='some' must be one of"),
         (lambda: isles.sample(PROBLEM, isles.SMC(), collect={"a": 3}), r"collect\['a'\]=3 must be a function"),
         (lambda: isles.sample(PROBLEM, isles.HMC()), "must be a sampler such as isles.SMC"),
-        (lambda: isles.sample("problem", isles.SMC()), "must be an isles.Problem"),
+        (lambda: isles.sample("problem", isles.SMC()), "must be like package.module:function"),
+        (lambda: isles.sample(3, isles.SMC()), "must be an isles.Problem"),
         (
             lambda: isles.sample(PROBLEM, isles.SMC(kernel="hmc")),
             "kernel='hmc' must be a kernel such as isles.HMC",

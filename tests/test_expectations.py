@@ -200,7 +200,7 @@ class TestStore:
     def test_a_truncated_file_is_refused(self, kept: int, tmp_path: Path) -> None:
         store.write(tmp_path / "whole", {"x": X, "z": Z}, {"format": 1})
         (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:kept])
-        with pytest.raises(ValueError, match="cut is not a readable isles file"):
+        with pytest.raises(ValueError, match="cut is no readable file of isles"):
             store.read(tmp_path / "cut")
 
     @pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"isles": "[1]"}, {"isles": "null"}])
@@ -212,12 +212,12 @@ class TestStore:
     @pytest.mark.parametrize("content", [b"some text, and no tensors at all", b"{}", b"\x00" * 64])
     def test_what_holds_no_tensors_is_refused(self, content: bytes, tmp_path: Path) -> None:
         (tmp_path / "text").write_bytes(content)
-        with pytest.raises(ValueError, match="text is not a readable isles file"):
+        with pytest.raises(ValueError, match="text is no readable file of isles"):
             store.read(tmp_path / "text")
 
     def test_facts_that_are_no_json_are_refused(self, tmp_path: Path) -> None:
         save_file({"x": X}, tmp_path / "odd", metadata={"isles": "{not json"})
-        with pytest.raises(ValueError, match="odd is not a readable isles file"):
+        with pytest.raises(ValueError, match="odd holds tensors, but not of isles"):
             store.read(tmp_path / "odd")
 
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:

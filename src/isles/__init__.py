@@ -11,7 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isles import diagnostics, models
+    from isles import data, diagnostics, models
     from isles.adapt import Decorrelate
     from isles.checks import (
         DamagedFileError,
@@ -65,6 +65,7 @@ __all__ = [
     "Tuning",
     "accept",
     "classification",
+    "data",
     "diagnostics",
     "load",
     "merge",
@@ -77,7 +78,7 @@ __all__ = [
     "tune",
 ]
 
-_MODULES = ("diagnostics", "models")
+_MODULES = ("data", "diagnostics", "models")
 _HOMES = {
     "adapt": ("Decorrelate",),
     "checks": (

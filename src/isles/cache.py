@@ -12,15 +12,9 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from isles import files
+
 MAX_BYTES = 1 << 30
-
-
-def folder() -> Path:
-    """Where isles keeps what it can make again: `ISLES_CACHE`, or the user's cache folder."""
-    if chosen := os.environ.get("ISLES_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "isles"
 
 
 def keep_compiled() -> None:
@@ -28,7 +22,7 @@ def keep_compiled() -> None:
     setting = lambda name: getattr(jax.config, name)
     if setting("jax_compilation_cache_dir") is not None or not setting("jax_enable_compilation_cache"):
         return
-    programs = folder() / "programs" / _machine()
+    programs = files.cache_folder() / "programs" / _machine()
     try:
         programs.mkdir(parents=True, exist_ok=True)
         _prune(programs)

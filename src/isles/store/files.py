@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from isles.checks import DamagedFileError, FolderError
+from isles.files import whole
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 FileName = str | os.PathLike[str]
@@ -49,14 +50,11 @@ def read_with_checksum(path: FileName) -> tuple[Tensors, dict[str, Any], str]:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, ValueError, TypeError, KeyError) as error:
             raise DamagedFileError(f"{path} is no readable file of isles: {error}") from error
-        text, checksum = metadata.get("isles", ""), metadata.get("checksum", "")
+        text, checksum = metadata.get("isles", ""), metadata.get("checksum")
+        if checksum is None:
+            raise DamagedFileError(f"{path} holds tensors, but not of isles; give a file that isles wrote")
         if _checksum(tensors, text) != checksum:
-            known = "isles" in metadata
-            raise DamagedFileError(
-                f"{path} is damaged: its content does not match its checksum"
-                if known
-                else f"{path} holds tensors, but not of isles; give a file that isles wrote"
-            )
+            raise DamagedFileError(f"{path} is damaged: its content does not match its checksum")
         return tensors, _facts(path, text), checksum
 
 
@@ -124,18 +122,10 @@ def _facts(path: FileName, text: str) -> dict[str, Any]:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(path.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with whole(path) as file:
+            file.write(content)
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
