@@ -130,7 +130,7 @@ def test_a_damaged_file_is_refused(weighted: isles.Posterior, tmp_path: Path) ->
     path = tmp_path / "posterior.safetensors"
     weighted.save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="no readable file of isles|damaged"):
+    with pytest.raises(ValueError, match=r"no readable file of isles|damaged"):
         isles.load(path)
 
 
