@@ -15,6 +15,7 @@ from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
 from isles.kernels.base import accept
 from isles.likelihoods import classification, regression
 from isles.posterior import Epochs, Estimate, Posterior, load
+from isles.predictions import Classes, DrawClasses, DrawValues, Values
 from isles.priors import Gaussian
 from isles.problem import Problem, State
 from isles.run import sample
@@ -30,9 +31,12 @@ __all__ = [
     "MH",
     "PCN",
     "SMC",
+    "Classes",
     "DeadIslandsError",
     "DeadWorkerError",
     "Decorrelate",
+    "DrawClasses",
+    "DrawValues",
     "Epochs",
     "Estimate",
     "Gaussian",
@@ -43,6 +47,7 @@ __all__ = [
     "Problem",
     "State",
     "Tuning",
+    "Values",
     "accept",
     "classification",
     "diagnostics",

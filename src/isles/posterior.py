@@ -1,4 +1,4 @@
-"""`Posterior`: weighted draws of all islands, expectations with their errors, and a file to keep them in."""
+"""`Posterior`: weighted draws of all islands, expectations, predictions, and a file to keep them in."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from isles import checks, expectations, keys, store, weights
+from isles import checks, expectations, keys, predictions, saving, store, weights
 from isles.layout import Layout, Params
+from isles.likelihoods import Apply, Likelihood
 from isles.problem import Problem
 from isles.samplers.block import BlockResult, Output, Plan, Sampler
 from isles.samplers.mcmc import MCMC
@@ -68,11 +69,14 @@ class Posterior:
     draw_steps: int = 1  # steps of a chain from one stored draw to the next
     rounding: float = 0.0  # nat, of tempered log-likelihoods in the working dtype
     warnings: tuple[str, ...] = ()
+    likelihood: Likelihood | None = None  # with the network, without data; None for a user's own log_likelihood
+    kind: str = "posterior"  # or what else the draws are, such as "deep ensemble"
 
     def __repr__(self) -> str:
         islands, draws = self.log_weights.shape
         evidence = "" if self.log_evidence is None else f", log evidence {self.log_evidence:.2f}"
-        return f"Posterior({islands} islands x {draws} draws of {self.layout.size} parameters{evidence})"
+        kind = "" if self.kind == "posterior" else f", {self.kind}"
+        return f"Posterior({islands} islands x {draws} draws of {self.layout.size} parameters{evidence}{kind})"
 
     @property
     def log_evidence(self) -> float | None:
@@ -145,6 +149,27 @@ class Posterior:
         within = weights.normalise(self.log_weights)
         return self._estimate(expectations.island_sums(self.layout, function, self._positions(), within))
 
+    def predict(
+        self, x: Any, *, per_draw: bool = False, chunk_rows: int | None = None
+    ) -> predictions.Classes | predictions.Values | predictions.DrawClasses | predictions.DrawValues:
+        """The predictive distribution at inputs x (n, ...), averaged over all draws by weight.
+
+        Args:
+            x: inputs, rows as those of the training data.
+            per_draw: what each draw predicts, with the draws' weights, instead of the average.
+            chunk_rows: rows evaluated at a time; by default a function of shapes that keeps memory bounded.
+
+        Returns:
+            For classification `Classes` (probabilities and entropies), for regression `Values` (mean, variance,
+            quantiles); with `per_draw`, `DrawClasses` or `DrawValues`.
+        """
+        mixture = self._mixture(x, chunk_rows)
+        return mixture.per_draw(self.log_weights.shape) if per_draw else mixture.predict()
+
+    def log_predictive(self, x: Any, y: Any, *, chunk_rows: int | None = None) -> Floats:
+        """(n,) log Σ W p(y | x, θ): the log predictive density, or probability, of each datum."""
+        return self._mixture(x, chunk_rows).log_density(y)
+
     def mean(self) -> Params:
         """Posterior mean of the parameters."""
         return self.layout.unravel_numpy(np.einsum("pn,pnd->d", self.weights, self._positions()))
@@ -157,17 +182,39 @@ class Posterior:
 
     def resample(self, count: int, seed: int = 0) -> Params:
         """`count` equally weighted draws, in random order; leaves have that leading axis."""
+        return self.layout.unravel_numpy(self.resampled(count, seed)._positions()[0])
+
+    def resampled(self, count: int, seed: int = 0) -> Posterior:
+        """The draws of `resample` as a posterior of one island with equal weights, which predicts too."""
         checks.count("count", count)
         uniforms = keys.uniforms(keys.root(seed), keys.Purpose.POSTERIOR, 0, np.zeros(1), count + 1)[0]
         chosen = weights.inverse_cdf(self.weights.ravel(), (np.arange(count) + uniforms[0]) / count)
-        order = np.argsort(uniforms[1:])
-        return self.layout.unravel_numpy(self._positions().reshape(-1, self.layout.size)[chosen[order]])
+        chosen = chosen[np.argsort(uniforms[1:])]
+        return dataclasses.replace(
+            self,
+            positions=self._positions().reshape(1, -1, self.layout.size)[:, chosen],
+            log_prior=self.log_prior.reshape(1, -1)[:, chosen],
+            log_likelihood=self.log_likelihood.reshape(1, -1)[:, chosen],
+            log_weights=np.zeros((1, count)),
+            island_log_evidence=None,
+            chain_shape=None,
+            shared_start=False,
+            trace={},
+            nonfinite=self.nonfinite.sum(keepdims=True),
+            dead=self.dead.sum(keepdims=True),
+            island_sums={},
+            island_sum_weights=np.zeros(1),
+            weighting="equal",
+            plan=None,
+        )
 
     def with_weights(self, weighting: str) -> Posterior:
         """The same draws with islands weighted by `"evidence"` or `"equal"`-ly."""
         checks.choice("weighting", weighting, ["evidence", "equal"])
         if weighting == "evidence" and self.island_log_evidence is None:
-            raise ValueError("MCMC estimates no evidence; its islands are weighted equally")
+            raise ValueError(
+                "MCMC estimates no evidence, nor do resampled draws and baselines; they are weighted equally"
+            )
         return dataclasses.replace(self, weighting=weighting)
 
     def diagnostics(self) -> Diagnostics:
@@ -184,35 +231,15 @@ class Posterior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one safetensors file; `isles.load` reads it back."""
-        tensors: store.Tensors = {}
-        facts: dict[str, Any] = {"format": 1}
-        structure = jax.tree.unflatten(self.layout.treedef, range(len(self.layout.names)))
-        facts["layout"] = {
-            "structure": store.pack("layout", structure, {}),
-            "shapes": self.layout.shapes,
-            "dtypes": self.layout.dtypes,
-        }
-        facts["sums"] = {
-            name: store.pack(f"sums/{name}", tree, tensors) for name, tree in self.island_sums.items()
-        }
-        for name, structure in facts["sums"].items():
-            if structure is None:
-                raise ValueError(
-                    f"collect[{name!r}] returned a structure that a file cannot hold; "
-                    f"return numbers in dicts, lists and tuples"
-                )
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                tensors[field.name] = value
-            elif field.name not in ("layout", "trace", "island_sums", "plan"):
-                facts[field.name] = value
-        tensors |= {f"trace/{name}": values for name, values in self.trace.items()}
-        if self.plan is not None:
-            plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(Plan)}
-            tensors |= {f"plan/{name}": value for name, value in plan.items() if isinstance(value, np.ndarray)}
-            facts["plan"] = {name: value for name, value in plan.items() if not isinstance(value, np.ndarray)}
-        store.write(path, tensors, facts)
+        store.write(path, *saving.pack(self))
+
+    def _mixture(self, x: Any, chunk_rows: int | None) -> predictions.Mixture:
+        if self.likelihood is None:
+            raise ValueError(
+                "this posterior's log_likelihood is your own function, which does not say what it predicts; use "
+                "posterior.expectation(lambda params: ...), or isles.classification or isles.regression"
+            )
+        return predictions.prepare(self.layout, self.likelihood, self._positions(), self.weights, x, chunk_rows)
 
     def _positions(self) -> Floats:
         if self.positions is None:
@@ -235,51 +262,40 @@ class Posterior:
         return Estimate(value, jax.tree.map(error, island_means, value))
 
 
-def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    problem: Problem | None = None,
+    apply: Apply | None = None,
+    like: Params = None,
+) -> Posterior:
     """Read a posterior that `Posterior.save` wrote.
+
+    A file holds no functions. A posterior of a network from `isles.models` predicts as it is; to predict with your
+    own network, pass `apply` or `problem`.
 
     Args:
         path: the file.
+        problem: what was sampled; brings back the likelihood and the structure of the parameters.
+        apply: the network that `isles.classification` or `isles.regression` was given.
         like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
     """
+    if problem is not None and (apply is not None or like is not None):
+        raise ValueError("problem= brings the network and the structure along; leave out apply= and like=")
     tensors, facts = store.read(path)
     if facts.get("format") != 1:
         raise ValueError(f"{path} has format {facts.get('format')!r}; this version of isles reads format 1")
-    stored = facts.pop("layout")
-    shapes, dtypes = stored["shapes"], stored["dtypes"]
-    if like is not None:
-        layout = Layout.of(like)
-        if [list(shape) for shape in layout.shapes] != shapes:
-            raise ValueError(f"like= has shapes {layout.shapes}, the file {shapes}")
-        layout = dataclasses.replace(layout, dtypes=tuple(dtypes))
-    elif stored["structure"] is None:
-        raise ValueError(
-            "these parameters are not plain dicts, lists or tuples; pass like= with the same structure"
-        )
+    if problem is None:
+        likelihood = saving.rebuild(facts.get("likelihood"), apply)
     else:
-        leaves = {f"layout/{i}": np.zeros(shape) for i, shape in enumerate(shapes)}
-        layout = dataclasses.replace(
-            Layout.of(store.unpack("layout", stored["structure"], leaves)), dtypes=tuple(dtypes)
-        )
-    sums = {name: store.unpack(f"sums/{name}", tree, tensors) for name, tree in facts.pop("sums").items()}
-    group = lambda prefix: {
-        name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
-    }
-    plan = facts.pop("plan", None)
-    values: dict[str, Any] = {
-        field.name: tensors.get(field.name, facts.get(field.name)) for field in dataclasses.fields(Posterior)
-    }
-    chain_shape = facts["chain_shape"]
-    values |= {
-        "layout": layout,
-        "trace": group("trace/"),
-        "island_sums": sums,
-        "epochs": Epochs(*facts["epochs"]),
-        "chain_shape": None if chain_shape is None else tuple(chain_shape),
-        "plan": Plan(**(plan | group("plan/"))) if plan else None,
-        "warnings": tuple(facts["warnings"]),
-    }
-    return Posterior(**values)
+        like, likelihood = problem.layout.struct(), known(problem)
+    values = saving.unpack(tensors, facts, like)
+    return Posterior(**values | {"likelihood": likelihood, "epochs": Epochs(*facts["epochs"])})
+
+
+def known(problem: Problem) -> Likelihood | None:
+    """The problem's likelihood, if isles knows what it predicts."""
+    return problem.log_likelihood if isinstance(problem.log_likelihood, Likelihood) else None
 
 
 def merge(
@@ -331,6 +347,7 @@ def merge(
         plan=next((result.plan for result in results if result.plan is not None), None),
         draw_steps=sampler.thin * sampler.spacing(output.keep) if isinstance(sampler, MCMC) else 1,
         rounding=max(result.rounding for result in results),
+        likelihood=known(problem),
     )
     messages = [message for result in results for message in result.warnings]
     found = dict.fromkeys([*messages, *find_warnings(posterior, sampler)])
