@@ -15,7 +15,6 @@ import isles
 from isles import metrics
 from isles.predictions import Mixture
 
-
 RNG = np.random.default_rng(0)
 P = special.softmax(2 * RNG.normal(size=(200, 4)), axis=1)
 Q = special.softmax(2 * RNG.normal(size=(200, 4)), axis=1)

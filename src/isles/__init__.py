@@ -6,7 +6,7 @@ which runs P independent islands and returns a `Posterior`.
 
 from importlib.metadata import version as _version
 
-from isles import diagnostics, metrics, models
+from isles import baselines, diagnostics, metrics, models
 from isles.adapt import Decorrelate
 from isles.checks import DeadIslandsError, DeadWorkerError, IslesWarning
 from isles.chunks import tune
@@ -49,6 +49,7 @@ __all__ = [
     "Tuning",
     "Values",
     "accept",
+    "baselines",
     "classification",
     "diagnostics",
     "load",
