@@ -217,7 +217,7 @@ class TestStore:
 
     def test_facts_that_are_no_json_are_refused(self, tmp_path: Path) -> None:
         save_file({"x": X}, tmp_path / "odd", metadata={"isles": "{not json"})
-        with pytest.raises(ValueError, match="odd holds tensors, but not of isles"):
+        with pytest.raises(ValueError, match="odd is damaged"):
             store.read(tmp_path / "odd")
 
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:

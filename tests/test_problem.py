@@ -311,7 +311,7 @@ class TestClassification:
             classification(lambda w, x: jnp.zeros((len(x), 2, 2)) * w, isles.Gaussian(0.0), self.x[:3], [0, 1, 0])
 
     def test_labels_are_copied_on_entry(self) -> None:
-        y = np.zeros(30, np.int32)
+        y = np.arange(30, dtype=np.int32) % 2
         problem = classification(lambda w, x: x @ w, isles.Gaussian(THETA), self.x, y)
         before = scored(problem, THETA)
         y[:] = 1

@@ -11,7 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isles import data, diagnostics, models
+    from isles import baselines, data, diagnostics, metrics, models
     from isles.adapt import Decorrelate
     from isles.checks import (
         DamagedFileError,
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
-    from isles.posterior import Epochs, Estimate, Posterior, load
+    from isles.posterior import Epochs, Estimate, Posterior
+    from isles.predictions import Classes, DrawClasses, DrawValues, Values
     from isles.priors import Gaussian
     from isles.problem import Problem, State
-    from isles.results import merge
+    from isles.results import load, merge
     from isles.run import resume, sample
     from isles.samplers import AIS, MCMC, SMC, neal_schedule
 
@@ -45,10 +46,13 @@ __all__ = [
     "MH",
     "PCN",
     "SMC",
+    "Classes",
     "DamagedFileError",
     "DeadIslandsError",
     "DeadWorkerError",
     "Decorrelate",
+    "DrawClasses",
+    "DrawValues",
     "Epochs",
     "Estimate",
     "FolderError",
@@ -63,13 +67,16 @@ __all__ = [
     "Ray",
     "State",
     "Tuning",
+    "Values",
     "accept",
+    "baselines",
     "classification",
     "data",
     "diagnostics",
     "load",
     "merge",
     "mesh",
+    "metrics",
     "models",
     "neal_schedule",
     "regression",
@@ -78,7 +85,7 @@ __all__ = [
     "tune",
 ]
 
-_MODULES = ("data", "diagnostics", "models")
+_MODULES = ("baselines", "data", "diagnostics", "metrics", "models")
 _HOMES = {
     "adapt": ("Decorrelate",),
     "checks": (
@@ -96,10 +103,11 @@ _HOMES = {
     "kernels": ("HMC", "MALA", "MH", "PCN", "Info", "Kernel", "Tuning"),
     "kernels.base": ("accept",),
     "likelihoods": ("classification", "regression"),
-    "posterior": ("Epochs", "Estimate", "Posterior", "load"),
+    "posterior": ("Epochs", "Estimate", "Posterior"),
+    "predictions": ("Classes", "DrawClasses", "DrawValues", "Values"),
     "priors": ("Gaussian",),
     "problem": ("Problem", "State"),
-    "results": ("merge",),
+    "results": ("load", "merge"),
     "run": ("resume", "sample"),
     "samplers": ("AIS", "MCMC", "SMC", "neal_schedule"),
 }

@@ -24,8 +24,10 @@ from jax.sharding import Mesh
 
 from isles import adapt, kernels, samplers
 from isles.checks import FolderError
+from isles.likelihoods import known
 from isles.problem import Problem
 from isles.samplers.block import Output, Plan, Sampler
+from isles.saving import describe
 from isles.store import codec
 from isles.store.folder import Saved
 from isles.store.trees import describe_layout
@@ -90,6 +92,7 @@ class Definition:
                 },
             },
             "layout": describe_layout(layout),
+            "likelihood": describe(known(problem)),
             "problem": {
                 "reference": self.reference,
                 "parameters": {

@@ -1,6 +1,7 @@
 """Likelihoods of network outputs: each turns `apply(params, x)` into a sum of log densities over rows.
 
-`classification` and `regression` build a `Problem` from a network, a prior and data, and check all three.
+`classification` and `regression` build a `Problem` from a network, a prior and data, and check all three. A
+likelihood holds the network and shapes, never data: a posterior keeps it to predict with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from isles.priors import Gaussian, PriorLike, flat_prior
 from isles.problem import Problem
 
 Apply = Callable[[Params, Array], Array]
+Noise = float | str | Callable[[Params], Array]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Categorical:
     """Σ log softmax(apply(params, x))[y]; `apply` returns logits (rows, classes), y is (rows,) labels."""
 
     apply: Apply
+    inputs: tuple[int, ...]  # shape of one row of x
+    classes: int
 
     def __call__(self, params: Params, batch: tuple[Array, Array]) -> Array:
         """The sum over the batch's rows."""
@@ -37,17 +41,28 @@ class Categorical:
         chosen = y[:, None] == jnp.arange(log_probs.shape[-1])
         return jnp.sum(jnp.where(chosen, log_probs, 0.0))
 
+    def output(self, params: Params, x: Array) -> Array:
+        """Logits (rows, classes)."""
+        return self.apply(params, x)
+
 
 @dataclass(frozen=True)
 class Bernoulli:
     """Σ log p(y) with p(1) = sigmoid(apply(params, x)); `apply` returns logits (rows,) or (rows, 1)."""
 
     apply: Apply
+    inputs: tuple[int, ...]  # shape of one row of x
+    classes = 2
 
     def __call__(self, params: Params, batch: tuple[Array, Array]) -> Array:
         """The sum over the batch's rows."""
         x, y = batch
         return jnp.sum(log_bernoulli(self.apply(params, x).reshape(y.shape), y))
+
+    def output(self, params: Params, x: Array) -> Array:
+        """Logits (rows, 2), of which the first is zero."""
+        logits = self.apply(params, x).reshape(-1)
+        return jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
 
 
 @jax.custom_jvp
@@ -67,48 +82,95 @@ def _log_bernoulli_slope(primals: tuple[Array, Array], tangents: tuple[Array, An
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """Σ log N(y; mean, std²); `output(params, x)` returns mean and std, which broadcast to y."""
+    """Σ log N(y; mean, std²); for what `apply` returns with each kind of noise, see `regression`."""
 
-    output: Callable[[Params, Array], tuple[Array, Array]]
+    apply: Apply
+    noise_std: Noise
+    inputs: tuple[int, ...]  # shape of one row of x
+    targets: tuple[int, ...]  # shape of one row of y
 
     def __call__(self, params: Params, batch: tuple[Array, Array]) -> Array:
         """The sum over the batch's rows."""
         x, y = batch
         mean, std = self.output(params, x)
-        std = jnp.broadcast_to(std.reshape(y.shape) if std.size == y.size else std, y.shape)
-        z = (y - mean.reshape(y.shape)) / std
+        z = (y - mean) / std
         return jnp.sum(-0.5 * z * z - jnp.log(std) - 0.5 * math.log(2 * math.pi))
+
+    def output(self, params: Params, x: Array) -> tuple[Array, Array]:
+        """Means and noise stds, both (rows, *targets)."""
+        network = params["network"] if self.noise_std == "learned" else params
+        mean = self.apply(network, x)
+        if self.noise_std == "learned":
+            std = jnp.exp(params["log_noise_std"])
+        elif self.noise_std == "predicted":
+            mean, log_std = jnp.split(mean, 2, axis=-1)
+            std = jnp.exp(log_std)
+        elif callable(self.noise_std):
+            std = jnp.asarray(self.noise_std(params))
+        else:
+            std = jnp.asarray(self.noise_std, mean.dtype)
+        mean = mean.reshape(len(x), *self.targets)
+        return mean, jnp.broadcast_to(std.reshape(mean.shape) if std.size == mean.size else std, mean.shape)
+
+
+Likelihood = Categorical | Bernoulli | GaussianNoise
+
+
+def known(problem: Problem) -> Likelihood | None:
+    """The problem's likelihood, if isles knows what it predicts."""
+    return problem.log_likelihood if isinstance(problem.log_likelihood, Likelihood) else None
 
 
 def classification(
-    apply: Apply, prior: Gaussian | PriorLike, x: Any, y: Any, *, chunk_rows: int | None = None
+    apply: Apply,
+    prior: Gaussian | PriorLike,
+    x: Any,
+    y: Any,
+    *,
+    classes: int | None = None,
+    chunk_rows: int | None = None,
 ) -> Problem:
     """A classification problem; `apply(params, x)` returns logits.
 
     Logits of shape (rows, classes) give a softmax over labels 0..classes−1; logits of shape (rows,) or
     (rows, 1) give a Bernoulli likelihood over labels 0 and 1.
 
+    Args:
+        apply: the network.
+        prior: the prior of its parameters.
+        x: inputs (rows, ...).
+        y: labels (rows,).
+        classes: how many there are. The network's width says it too and must agree; only labels that are all
+            alike need it, since they are most often a mistake.
+        chunk_rows: see `Problem`.
+
     >>> prior = Gaussian(like=np.zeros((4, 3)))
     >>> classification(lambda w, x: x @ w, prior, np.ones((9, 4)), [0, 1, 2] * 3).dimension
     12
     """
-    x, y = _inputs(x), np.asarray(y)
+    x = check_inputs(x)
     logits = _output_shape(apply, prior, x)
-    if y.shape != (len(x),):
-        raise ValueError(f"y has shape {y.shape}; {len(x)} rows of x need labels of shape ({len(x)},): y.ravel()?")
-    if y.dtype.kind not in "biuf" or not (y == np.floor(y)).all():
-        raise ValueError(f"labels must be whole numbers 0, 1, ..., got dtype {y.dtype}; encode them first")
     binary = logits in [(len(x),), (len(x), 1)]
-    if not binary and len(logits) != 2:
-        raise ValueError(f"apply returns logits of shape {logits}; it must return (rows, classes), or (rows,)")
-    classes = 2 if binary else logits[1]
-    if y.min() < 0 or y.max() >= classes:
+    if not binary and (len(logits) != 2 or logits[0] != len(x)):
         raise ValueError(
-            f"labels run from {y.min()} to {y.max()}, but the network has {classes} classes; "
-            f"labels must lie in 0..{classes - 1}"
+            f"apply returns logits of shape {logits} for {len(x)} rows of x; it must return (rows, classes), "
+            f"or (rows,)"
         )
-    likelihood = Bernoulli(apply) if binary else Categorical(apply)
-    return Problem(prior, likelihood, data=(x, y.astype(np.int32)), chunk_rows=chunk_rows)
+    width = 2 if binary else logits[1]
+    if classes is not None and checks.count("classes", classes, minimum=2) != width:
+        raise ValueError(
+            f"classes={classes}, but apply returns logits of shape {logits}, which are those of {width} classes; "
+            f"change classes, or the network's last layer"
+        )
+    y = check_labels(y, len(x), width)
+    if classes is None and y.min() == y.max():
+        raise ValueError(
+            f"all {len(y)} labels are {y.min()}: there is nothing to tell apart; check y, or pass "
+            f"classes={width} if that is what you have"
+        )
+    row = x.shape[1:]
+    likelihood = Bernoulli(apply, row) if binary else Categorical(apply, row, width)
+    return Problem(prior, likelihood, data=(x, y), chunk_rows=chunk_rows)
 
 
 def regression(
@@ -117,7 +179,7 @@ def regression(
     x: Any,
     y: Any,
     *,
-    noise_std: float | str | Callable[[Params], Array],
+    noise_std: Noise,
     chunk_rows: int | None = None,
 ) -> Problem:
     """A regression problem with Gaussian noise; `apply(params, x)` returns means of the shape of y.
@@ -132,15 +194,8 @@ def regression(
             `"predicted"`: apply returns (rows, 2·outputs), means then log stds; or a function of the parameters.
         chunk_rows: see `Problem`.
     """
-    x, y = _inputs(x), np.asarray(y, float)
-    if y.ndim == 0:
-        raise ValueError(f"y has shape (); {len(x)} rows of x need as many targets")
-    if len(y) != len(x):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}; they must match")
-    if not np.isfinite(y).all():
-        raise ValueError(
-            f"y holds {np.count_nonzero(~np.isfinite(y))} values that are not finite; remove those rows"
-        )
+    x = check_inputs(x)
+    y = check_targets(y, len(x))
     if not isinstance(noise_std, str) and not callable(noise_std):
         noise_std = checks.positive("noise_std", noise_std)
     returned, expected = _output_shape(apply, prior, x), y.shape
@@ -148,54 +203,70 @@ def regression(
         expected = (len(y), 2 * (y.size // len(y)))
     if returned != expected and not (noise_std != "predicted" and np.prod(returned) == y.size == len(y)):
         raise ValueError(f"apply returns shape {returned}; y of shape {y.shape} needs {expected}")
-    output: Callable[[Params, Array], tuple[Array, Array]]
-    if noise_std == "learned":
-        prior, output = _with_noise_parameter(prior), _LearnedNoise(apply)
-    elif noise_std == "predicted":
-        output = _PredictedNoise(apply)
-    elif callable(noise_std):
-        output = _NoiseFunction(apply, noise_std)
-    elif isinstance(noise_std, str):
+    if isinstance(noise_std, str) and noise_std not in ("learned", "predicted"):
         raise ValueError(f"noise_std={noise_std!r} must be a number, 'learned', 'predicted' or a function")
-    else:
-        output = _FixedNoise(apply, noise_std)
-    return Problem(prior, GaussianNoise(output), data=(x, y), chunk_rows=chunk_rows)
+    if noise_std == "learned":
+        prior = _with_noise_parameter(prior)
+    likelihood = GaussianNoise(apply, noise_std, x.shape[1:], y.shape[1:])
+    return Problem(prior, likelihood, data=(x, y), chunk_rows=chunk_rows)
 
 
-@dataclass(frozen=True)
-class _FixedNoise:
-    apply: Apply
-    std: float
+def check_inputs(x: Any, row: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+    """Inputs as an array of finite numbers, whose rows have the shape `row` if it is given."""
+    try:
+        x = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"x is not an array: {error}; give rows of equal shapes") from None
+    if x.dtype == object:
+        raise TypeError("x holds Python objects; convert it to a numeric array first")
+    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
+        raise TypeError(f"x has dtype {x.dtype}; convert it to numbers first")
+    if x.ndim == 0 or len(x) == 0:
+        raise ValueError(f"x has shape {x.shape}; it needs rows, one a datum")
+    if row is not None and x.shape[1:] != row:
+        raise ValueError(
+            f"x has shape {x.shape}, but the network was given rows of shape {row}; "
+            f"x must have shape (rows{''.join(f', {size}' for size in row)}{'' if row else ','})"
+            + (": x[None] for a single row" if x.shape == row else "")
+        )
+    if np.issubdtype(x.dtype, np.floating):
+        working = jax.dtypes.canonicalize_dtype(x.dtype)
+        with np.errstate(over="ignore"):
+            bad = np.count_nonzero(~np.isfinite(x.astype(working)))
+        if bad:
+            raise ValueError(f"x holds {bad} values that are not finite in {working}; impute or remove them first")
+    return x
 
-    def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
-        mean = self.apply(params, x)
-        return mean, jnp.asarray(self.std, mean.dtype)
+
+def check_labels(y: Any, rows: int, classes: int) -> np.ndarray[Any, Any]:
+    """Labels (rows,) as int32 in 0..classes−1."""
+    y = np.asarray(y)
+    if y.shape != (rows,):
+        raise ValueError(f"y has shape {y.shape}; {rows} rows of x need labels of shape ({rows},): y.ravel()?")
+    if y.dtype.kind not in "biuf" or not (y == np.floor(y)).all():
+        raise ValueError(f"labels must be whole numbers 0, 1, ..., got dtype {y.dtype}; encode them first")
+    if y.min() < 0 or y.max() >= classes:
+        raise ValueError(
+            f"labels run from {y.min()} to {y.max()}, but the network has {classes} classes; "
+            f"labels must lie in 0..{classes - 1}"
+        )
+    return y.astype(np.int32)
 
 
-@dataclass(frozen=True)
-class _LearnedNoise:
-    apply: Apply
-
-    def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
-        return self.apply(params["network"], x), jnp.exp(params["log_noise_std"])
-
-
-@dataclass(frozen=True)
-class _NoiseFunction:
-    apply: Apply
-    std: Callable[[Params], Array]
-
-    def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
-        return self.apply(params, x), jnp.asarray(self.std(params))
-
-
-@dataclass(frozen=True)
-class _PredictedNoise:
-    apply: Apply
-
-    def __call__(self, params: Params, x: Array) -> tuple[Array, Array]:
-        mean, log_std = jnp.split(self.apply(params, x), 2, axis=-1)
-        return mean, jnp.exp(log_std)
+def check_targets(y: Any, rows: int, row: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+    """Targets as finite floats, one row for each row of x; of the shape `row` if it is given."""
+    y = np.asarray(y, float)
+    if y.ndim == 0:
+        raise ValueError(f"y has shape (); {rows} rows of x need as many targets")
+    if len(y) != rows:
+        raise ValueError(f"x has {rows} rows and y has {len(y)}; they must match")
+    if row is not None and y.shape[1:] != row:
+        raise ValueError(f"y has shape {y.shape}; it must have shape {(rows, *row)}")
+    if not np.isfinite(y).all():
+        raise ValueError(
+            f"y holds {np.count_nonzero(~np.isfinite(y))} values that are not finite; remove those rows"
+        )
+    return y
 
 
 def _with_noise_parameter(prior: Gaussian | PriorLike) -> Gaussian:
@@ -209,24 +280,18 @@ def _with_noise_parameter(prior: Gaussian | PriorLike) -> Gaussian:
     return Gaussian(like, {"network": mean, "log_noise_std": 0.0}, {"network": std, "log_noise_std": 1.0})
 
 
-def _inputs(x: Any) -> np.ndarray[Any, Any]:
-    x = np.asarray(x)
-    if x.ndim == 0 or len(x) == 0:
-        raise ValueError(f"x has shape {x.shape}; it needs rows, one a datum")
-    if x.dtype == object:
-        raise TypeError("x holds Python objects; convert it to a numeric array first")
-    if np.issubdtype(x.dtype, np.floating):
-        working = jax.dtypes.canonicalize_dtype(x.dtype)
-        with np.errstate(over="ignore"):
-            bad = np.count_nonzero(~np.isfinite(x.astype(working)))
-        if bad:
-            raise ValueError(f"x holds {bad} values that are not finite in {working}; impute or remove them first")
-    return x
-
-
 def _output_shape(apply: Apply, prior: Gaussian | PriorLike, x: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    if not callable(apply):
+        raise TypeError(f"apply={apply!r} must be a function of (params, x)")
+    params = flat_prior(prior).layout.struct()
     struct = jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
-    output = jax.eval_shape(apply, flat_prior(prior).layout.struct(), struct)
+    try:
+        output = jax.eval_shape(apply, params, struct)
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(
+            f"apply(params, x) fails for x of shape {x.shape} and parameters of the prior's shapes: {error!r}; "
+            f"the prior's like= and the network's input width must fit x"
+        ) from error
     if not hasattr(output, "shape"):
         raise TypeError(
             f"apply returns {type(output).__name__}; it must return one array, a row for each row of x"

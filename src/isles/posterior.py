@@ -1,4 +1,4 @@
-"""`Posterior`: weighted draws of all islands, expectations with their errors, and a file to keep them in."""
+"""`Posterior`: weighted draws of all islands, expectations, predictions, and a file to keep them in."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from isles import checks, expectations, keys, store, weights
+from isles import checks, expectations, keys, predictions, saving, store, weights
 from isles.layout import Layout, Params
+from isles.likelihoods import Apply, Likelihood, known
+from isles.problem import Problem
 from isles.samplers.block import BlockResult, Plan, Sampler
 from isles.samplers.mcmc import MCMC
-from isles.store.trees import describe_layout, read_layout
 from isles.summary import Diagnostics, find_warnings, summarise
 
 Floats = np.ndarray[Any, Any]
@@ -69,11 +70,14 @@ class Posterior:
     rounding: float = 0.0  # nat, of tempered log-likelihoods in the working dtype
     missing: tuple[int, ...] = ()  # islands of the run that are not here
     warnings: tuple[str, ...] = ()
+    likelihood: Likelihood | None = None  # with the network, without data; None for a user's own log_likelihood
+    kind: str = "posterior"  # or what else the draws are, such as "deep ensemble"
 
     def __repr__(self) -> str:
         islands, draws = self.log_weights.shape
         evidence = "" if self.log_evidence is None else f", log evidence {self.log_evidence:.2f}"
-        return f"Posterior({islands} islands x {draws} draws of {self.layout.size} parameters{evidence})"
+        kind = "" if self.kind == "posterior" else f", {self.kind}"
+        return f"Posterior({islands} islands x {draws} draws of {self.layout.size} parameters{evidence}{kind})"
 
     @property
     def log_evidence(self) -> float | None:
@@ -146,6 +150,27 @@ class Posterior:
         within = weights.normalise(self.log_weights)
         return self._estimate(expectations.island_sums(self.layout, function, self._positions(), within))
 
+    def predict(
+        self, x: Any, *, per_draw: bool = False, chunk_rows: int | None = None
+    ) -> predictions.Classes | predictions.Values | predictions.DrawClasses | predictions.DrawValues:
+        """The predictive distribution at inputs x (n, ...), averaged over all draws by weight.
+
+        Args:
+            x: inputs, rows as those of the training data.
+            per_draw: what each draw predicts, with the draws' weights, instead of the average.
+            chunk_rows: rows evaluated at a time; by default a function of shapes that keeps memory bounded.
+
+        Returns:
+            For classification `Classes` (probabilities and entropies), for regression `Values` (mean, variance,
+            quantiles); with `per_draw`, `DrawClasses` or `DrawValues`.
+        """
+        mixture = self._mixture(x, chunk_rows)
+        return mixture.per_draw(self.log_weights.shape) if per_draw else mixture.predict()
+
+    def log_predictive(self, x: Any, y: Any, *, chunk_rows: int | None = None) -> Floats:
+        """(n,) log Σ W p(y | x, θ): the log predictive density, or probability, of each datum."""
+        return self._mixture(x, chunk_rows).log_density(y)
+
     def mean(self) -> Params:
         """Posterior mean of the parameters."""
         return self.layout.unravel_numpy(np.einsum("pn,pnd->d", self.weights, self._positions()))
@@ -158,17 +183,39 @@ class Posterior:
 
     def resample(self, count: int, seed: int = 0) -> Params:
         """`count` equally weighted draws, in random order; leaves have that leading axis."""
+        return self.layout.unravel_numpy(self.resampled(count, seed)._positions()[0])
+
+    def resampled(self, count: int, seed: int = 0) -> Posterior:
+        """The draws of `resample` as a posterior of one island with equal weights, which predicts too."""
         checks.count("count", count)
         uniforms = keys.uniforms(keys.root(seed), keys.Purpose.POSTERIOR, 0, np.zeros(1), count + 1)[0]
         chosen = weights.inverse_cdf(self.weights.ravel(), (np.arange(count) + uniforms[0]) / count)
-        order = np.argsort(uniforms[1:])
-        return self.layout.unravel_numpy(self._positions().reshape(-1, self.layout.size)[chosen[order]])
+        chosen = chosen[np.argsort(uniforms[1:])]
+        return dataclasses.replace(
+            self,
+            positions=self._positions().reshape(1, -1, self.layout.size)[:, chosen],
+            log_prior=self.log_prior.reshape(1, -1)[:, chosen],
+            log_likelihood=self.log_likelihood.reshape(1, -1)[:, chosen],
+            log_weights=np.zeros((1, count)),
+            island_log_evidence=None,
+            chain_shape=None,
+            shared_start=False,
+            trace={},
+            nonfinite=self.nonfinite.sum(keepdims=True),
+            dead=self.dead.sum(keepdims=True),
+            island_sums={},
+            island_sum_weights=np.zeros(1),
+            weighting="equal",
+            plan=None,
+        )
 
     def with_weights(self, weighting: str) -> Posterior:
         """The same draws with islands weighted by `"evidence"` or `"equal"`-ly."""
         checks.choice("weighting", weighting, ["evidence", "equal"])
         if weighting == "evidence" and self.island_log_evidence is None:
-            raise ValueError("MCMC estimates no evidence; its islands are weighted equally")
+            raise ValueError(
+                "MCMC estimates no evidence, nor do resampled draws and baselines; they are weighted equally"
+            )
         return dataclasses.replace(self, weighting=weighting)
 
     def diagnostics(self) -> Diagnostics:
@@ -185,30 +232,15 @@ class Posterior:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one safetensors file; `isles.load` reads it back."""
-        tensors: store.Tensors = {}
-        facts: dict[str, Any] = {"format": 1}
-        facts["layout"] = describe_layout(self.layout)
-        facts["sums"] = {
-            name: store.pack(f"sums/{name}", tree, tensors) for name, tree in self.island_sums.items()
-        }
-        for name, structure in facts["sums"].items():
-            if structure is None:
-                raise ValueError(
-                    f"collect[{name!r}] returned a structure that a file cannot hold; "
-                    f"return numbers in dicts, lists and tuples"
-                )
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                tensors[field.name] = value
-            elif field.name not in ("layout", "trace", "island_sums", "plan"):
-                facts[field.name] = value
-        tensors |= {f"trace/{name}": values for name, values in self.trace.items()}
-        if self.plan is not None:
-            plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(Plan)}
-            tensors |= {f"plan/{name}": value for name, value in plan.items() if isinstance(value, np.ndarray)}
-            facts["plan"] = {name: value for name, value in plan.items() if not isinstance(value, np.ndarray)}
-        store.write(path, tensors, facts)
+        store.write(path, *saving.pack(self))
+
+    def _mixture(self, x: Any, chunk_rows: int | None) -> predictions.Mixture:
+        if self.likelihood is None:
+            raise ValueError(
+                "this posterior's log_likelihood is your own function, which does not say what it predicts; use "
+                "posterior.expectation(lambda params: ...), or isles.classification or isles.regression"
+            )
+        return predictions.prepare(self.layout, self.likelihood, self._positions(), self.weights, x, chunk_rows)
 
     def _positions(self) -> Floats:
         if self.positions is None:
@@ -231,40 +263,46 @@ class Posterior:
         return Estimate(value, jax.tree.map(error, island_means, value))
 
 
-def load(path: str | os.PathLike[str], *, like: Params = None) -> Posterior:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    problem: Problem | None = None,
+    apply: Apply | None = None,
+    like: Params = None,
+) -> Posterior:
     """Read a posterior that `Posterior.save` wrote.
+
+    A file holds no functions. A posterior of a network from `isles.models` predicts as it is; to predict with your
+    own network, pass `apply` or `problem`.
 
     Args:
         path: the file.
+        problem: what was sampled; brings back the likelihood and the structure of the parameters.
+        apply: the network that `isles.classification` or `isles.regression` was given.
         like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
     """
+    if problem is not None and (apply is not None or like is not None):
+        raise ValueError("problem= brings the network and the structure along; leave out apply= and like=")
     tensors, facts = store.read(path)
     if facts.get("format") != 1:
         raise ValueError(f"{path} has format {facts.get('format')!r}; this version of isles reads format 1")
-    layout = read_layout(facts.pop("layout"), like)
-    sums = {name: store.unpack(f"sums/{name}", tree, tensors) for name, tree in facts.pop("sums").items()}
-    group = lambda prefix: {
-        name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
-    }
-    plan = facts.pop("plan", None)
-    values: dict[str, Any] = {
-        field.name: tensors.get(field.name, facts.get(field.name)) for field in dataclasses.fields(Posterior)
-    }
-    chain_shape = facts["chain_shape"]
-    values |= {
-        "layout": layout,
-        "trace": group("trace/"),
-        "island_sums": sums,
-        "epochs": Epochs(*facts["epochs"]),
-        "chain_shape": None if chain_shape is None else tuple(chain_shape),
-        "plan": Plan(**(plan | group("plan/"))) if plan else None,
-        "missing": tuple(facts["missing"]),
-        "warnings": tuple(facts["warnings"]),
-    }
-    return Posterior(**values)
+    if problem is None:
+        likelihood = saving.rebuild(facts.get("likelihood"), apply)
+    else:
+        like, likelihood = problem.layout.struct(), known(problem)
+    values = saving.unpack(tensors, facts, like)
+    return Posterior(**values | {"likelihood": likelihood, "epochs": Epochs(*facts["epochs"])})
 
 
-def merge(layout: Layout, sampler: Sampler, results: Sequence[BlockResult], keep: str, *, seed: int) -> Posterior:
+def merge(
+    layout: Layout,
+    likelihood: Likelihood | None,
+    sampler: Sampler,
+    results: Sequence[BlockResult],
+    keep: str,
+    *,
+    seed: int,
+) -> Posterior:
     """One posterior from the results of blocks, in order."""
     join = lambda name: np.concatenate([getattr(result, name) for result in results])
     has = lambda name: getattr(results[0], name) is not None
@@ -311,6 +349,7 @@ def merge(layout: Layout, sampler: Sampler, results: Sequence[BlockResult], keep
         plan=next((result.plan for result in results if result.plan is not None), None),
         draw_steps=sampler.thin * sampler.spacing(keep) if isinstance(sampler, MCMC) else 1,
         rounding=max(result.rounding for result in results),
+        likelihood=likelihood,
     )
     messages = [message for result in results for message in result.warnings]
     found = dict.fromkeys([*messages, *find_warnings(posterior, sampler)])

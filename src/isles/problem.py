@@ -299,13 +299,13 @@ class Problem:
 
         Told apart by a look at half the rows, unless the user chose a chunk: the function may know that size only.
         """
-        whole = _intermediate_bytes(self.log_likelihood, self.arguments(self.rows))
+        whole = intermediate_bytes(self.log_likelihood, self.arguments(self.rows))
         if self.rows < 2:
             return whole, 0
         if not split:
             return 0, -(-whole // self.rows)
         half = self.rows // 2
-        row = (whole - _intermediate_bytes(self.log_likelihood, self.arguments(half))) // (self.rows - half)
+        row = (whole - intermediate_bytes(self.log_likelihood, self.arguments(half))) // (self.rows - half)
         return max(whole - row * self.rows, 0), max(row, 0)
 
 
@@ -346,7 +346,9 @@ def _check_scalar(result: Any, rows: int) -> None:
         raise TypeError(f"log_likelihood returns dtype {dtype}, it must be floating point")
 
 
-def _intermediate_bytes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> int:
+def intermediate_bytes(function: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
+    """Bytes of all intermediate results of a function of shapes."""
+
     def size(jaxpr: Any) -> int:
         total = 0
         for equation in jaxpr.eqns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from isles import posterior as posteriors
-from isles.checks import FolderError, PartialRunError
+from isles.checks import DamagedFileError, FolderError, PartialRunError
 from isles.definition import digest, read_sampler
 from isles.engines.blocks import Work, read_result
 from isles.layout import Layout, Params
+from isles.likelihoods import Apply, Likelihood, known
 from isles.posterior import Posterior
+from isles.problem import Problem
 from isles.samplers.block import BlockResult, Sampler
+from isles.saving import rebuild
 from isles.store.folder import RunFolder
 from isles.store.trees import read_layout
 
@@ -25,6 +29,8 @@ def merge(
     *,
     allow_partial: bool = False,
     sampler: Sampler | None = None,
+    problem: Problem | None = None,
+    apply: Apply | None = None,
     like: Params = None,
 ) -> Posterior:
     """The posterior of the islands that are finished in a run folder. A run that is going on is not disturbed.
@@ -33,6 +39,8 @@ def merge(
         folder: of the run.
         allow_partial: whether islands may be missing. `posterior.missing` names them.
         sampler: needed only if it is of a class of your own, or has a kernel that is.
+        problem: the one that the run was begun with, or
+        apply: its network; needed to predict, where the network is not one of `isles.models`.
         like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
     """
     place = RunFolder(folder)
@@ -40,7 +48,11 @@ def merge(
     sampler = sampler or read_sampler(saved)
     if sampler is None:
         raise ValueError("the run uses a sampler or kernel of your own; pass it as sampler=")
-    layout, settings = read_layout(saved.facts["layout"], like), saved.facts["settings"]
+    if problem is None:
+        layout, likelihood = read_layout(saved.facts["layout"], like), rebuild(saved.facts["likelihood"], apply)
+    else:
+        layout, likelihood = problem.layout, known(problem)
+    settings = saved.facts["settings"]
     blocks = split(settings["islands"], settings["islands_per_block"])
     name = digest(saved.facts)
     found = {number: read_result(place, name, number) for number in range(len(blocks))}
@@ -51,11 +63,38 @@ def merge(
             f"finished; isles.resume({os.fspath(folder)!r}, ...) finishes them, allow_partial=True does without"
         )
     results = [result for result in found.values() if result is not None]
-    return merge_found(layout, sampler, results, settings["keep"], seed=settings["seed"], missing=missing)
+    return merge_found(
+        layout, likelihood, sampler, results, settings["keep"], seed=settings["seed"], missing=missing
+    )
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    problem: Problem | None = None,
+    apply: Apply | None = None,
+    like: Params = None,
+) -> Posterior:
+    """Read a posterior: a file that `Posterior.save` wrote, or the folder of a finished run.
+
+    Args:
+        path: the file or folder.
+        problem: the one that was sampled from, or
+        apply: its network; needed to predict, where the network is not one of `isles.models`.
+        like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
+    """
+    place = RunFolder(path)
+    if not place.path.is_dir():
+        return posteriors.load(path, problem=problem, apply=apply, like=like)
+    if place.holds_run and place.posterior_path.exists():
+        with contextlib.suppress(DamagedFileError):  # it can be merged anew
+            return posteriors.load(place.posterior_path, problem=problem, apply=apply, like=like)
+    return merge(path, problem=problem, apply=apply, like=like)
 
 
 def merge_found(
     layout: Layout,
+    likelihood: Likelihood | None,
     sampler: Sampler,
     results: Sequence[BlockResult],
     keep: str,
@@ -67,7 +106,7 @@ def merge_found(
     """One posterior of finished blocks, which says what is missing."""
     if not results:
         raise PartialRunError("no island is finished yet; go on with isles.resume, or give a larger budget")
-    merged = posteriors.merge(layout, sampler, results, keep, seed=seed)
+    merged = posteriors.merge(layout, likelihood, sampler, results, keep, seed=seed)
     if not missing:
         return merged
     present = merged.log_weights.shape[0]

@@ -21,6 +21,7 @@ from isles.engines.blocks import CHECKPOINT_SECONDS, Work
 from isles.engines.ledger import Budget, Ledger, hearing_interrupts
 from isles.engines.local import Here, Local
 from isles.layout import Params
+from isles.likelihoods import known
 from isles.posterior import Posterior
 from isles.problem import Problem
 from isles.samplers.block import BlockResult, Output, Sampler
@@ -264,7 +265,8 @@ def conduct(
             assert place is not None
             in_memory = [results.read(place, work.digest, number) for number in sorted(ledger.finished)]
         posterior = results.merge_found(
-            definition.problem.layout, definition.sampler, in_memory, definition.output.keep,
+            definition.problem.layout, known(definition.problem), definition.sampler, in_memory,
+            definition.output.keep,
             seed=definition.seed,
             missing=results.name_islands(blocks, missing),
             fast_only=bool(missing) and not budget.finish_started,

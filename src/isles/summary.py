@@ -41,6 +41,8 @@ def summarise(posterior: Posterior) -> Diagnostics:
     """The table of a posterior."""
     islands, draws = posterior.log_weights.shape
     rows: dict[str, Any] = {"islands": islands, "draws an island": draws}
+    if posterior.kind != "posterior":
+        rows["these are"] = posterior.kind
     if posterior.island_log_evidence is not None:
         rows["log evidence"] = posterior.log_evidence
         rows["log evidence, standard error"] = posterior.log_evidence_standard_error

@@ -31,7 +31,7 @@ def write(path: FileName, tensors: Tensors, facts: Mapping[str, Any]) -> str:
     contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     text = json.dumps(facts)
     checksum = _checksum(contiguous, text)
-    _write_whole(Path(path), save(contiguous, metadata={"isles": text, "checksum": checksum}))
+    _write_whole(Path(path), save(contiguous, metadata={"isles": f"{checksum} {text}"}))
     return checksum
 
 
@@ -50,8 +50,8 @@ def read_with_checksum(path: FileName) -> tuple[Tensors, dict[str, Any], str]:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, ValueError, TypeError, KeyError) as error:
             raise DamagedFileError(f"{path} is no readable file of isles: {error}") from error
-        text, checksum = metadata.get("isles", ""), metadata.get("checksum")
-        if checksum is None:
+        checksum, _, text = metadata.get("isles", "").partition(" ")
+        if not text:
             raise DamagedFileError(f"{path} holds tensors, but not of isles; give a file that isles wrote")
         if _checksum(tensors, text) != checksum:
             raise DamagedFileError(f"{path} is damaged: its content does not match its checksum")

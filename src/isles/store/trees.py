@@ -49,10 +49,11 @@ def read_layout(stored: dict[str, Any], like: Params = None) -> Layout:
     if like is not None:
         layout = Layout.of(like)
         if [list(shape) for shape in layout.shapes] != shapes:
-            raise ValueError(f"like= has shapes {layout.shapes}, the file {shapes}")
+            raise ValueError(f"the parameters given have shapes {layout.shapes}, those of the file {shapes}")
     elif stored["structure"] is None:
         raise ValueError(
-            "these parameters are not plain dicts, lists or tuples; pass like= with the same structure"
+            "these parameters are not plain dicts, lists or tuples; pass like= with the same structure, "
+            "or problem="
         )
     else:
         leaves = {f"layout/{i}": jax.ShapeDtypeStruct(tuple(shape), float) for i, shape in enumerate(shapes)}
