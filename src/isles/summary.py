@@ -11,10 +11,14 @@ import numpy as np
 from isles import diagnostics, weights
 from isles.adapt import Decorrelate
 from isles.samplers.block import Sampler
+from isles.samplers.mcmc import MCMC
 from isles.samplers.smc import SMC
 
 if TYPE_CHECKING:
     from isles.posterior import Posterior
+
+
+TOO_MUCH_MEMORY = 0.5  # correlation with the start of a stage, at its end
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ def summarise(posterior: Posterior) -> Diagnostics:
     if posterior.trace:
         rows["acceptance, last"] = _mean_of_last(posterior.trace["acceptance"])
         rows["step size, last"] = _mean_of_last(posterior.trace["step_size"])
+    if "correlation" in posterior.trace:
+        rows["correlation with stage's start, last"] = _mean_of_last(posterior.trace["correlation"])
     if "unique_ancestors" in posterior.trace:
         rows["unique ancestors, least"] = int(np.nanmin(posterior.trace["unique_ancestors"]))
     if posterior.positions is not None:
@@ -103,6 +109,10 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
             f"log-likelihoods are rounded to {posterior.rounding:.2g} nat, which disturbs acceptances: run in "
             f"float64 (JAX_ENABLE_X64=1, parameters and data in float64)"
         )
+    if isinstance(sampler, SMC):
+        found += _memory(posterior, sampler)
+    if isinstance(sampler, MCMC):
+        found += _rise(posterior, sampler)
     if isinstance(sampler, SMC) and isinstance(sampler.mutations, Decorrelate):
         if sampler.particles < 100 and sampler.plan is None:
             found.append(
@@ -173,6 +183,40 @@ def _disagreement(posterior: Posterior) -> list[str]:
     if rows.get("nested R-hat", 1.0) > 1.1 * rows.get("nested R-hat, floor", 1.0):
         return [f"chains remember their starts (nested R-hat {rows['nested R-hat']:.2f}): raise burn_in"]
     return []
+
+
+def _memory(posterior: Posterior, sampler: SMC) -> list[str]:
+    """Whether mutations are too few to take particles away from where their stage began."""
+    if "correlation" not in posterior.trace or isinstance(sampler.mutations, Decorrelate):
+        return []
+    remembered = _mean_of_last(posterior.trace["correlation"])
+    if posterior.log_weights.shape[1] < 8 or not remembered > TOO_MUCH_MEMORY:
+        return []
+    return [
+        f"too short: at the end of the last stage, particles were still correlated by {remembered:.2f} with where "
+        f"they began it (at most 0.5 is sound, 0.05 is good), so copies stay copies and the spread is too small: "
+        f"raise mutations={sampler.mutations}, or the kernel's trajectory or leapfrogs"
+    ]
+
+
+def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:
+    """Whether log-likelihoods were still rising when the draws were taken."""
+    trace = posterior.trace.get("log_likelihood")
+    half = sampler.burn_in // 2
+    if trace is None or half < 10:
+        return []
+    before = trace[np.searchsorted(posterior.trace["step"][:, 0], half)]
+    final = posterior.log_likelihood[np.isfinite(posterior.log_likelihood)]
+    if final.size < 8 or not np.isfinite(before).all():
+        return []
+    rise, spread = float(final.mean() - before.mean()), float(final.std())
+    chains = len(trace[0]) * sampler.chains
+    if rise < max(0.5 * spread, 4 * spread * np.sqrt(2 / chains)):
+        return []
+    return [
+        f"too short: the mean log-likelihood rose by {rise:.3g} in the second half of burn-in, its spread being "
+        f"{spread:.3g}, so chains had not arrived when draws began: raise burn_in={sampler.burn_in}"
+    ]
 
 
 def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -34,7 +34,7 @@ class Group(NamedTuple):
     states: State  # leaves (I·N, ...)
     tuning: Tuning  # leaves (I, ...)
     mean: Array | None  # (I, d) running mean of the kernel's coordinates, while burn-in learns scales
-    start: Array | None  # (I·N, d) positions at the start of the stage, for Decorrelate
+    start: Array | None  # (I·N, d) positions at the start of the stage, to see how far particles get from it
     active: Array  # (I,) bool: islands still moving in this stage
     mutation: Array  # () mutations so far in this stage
     moved: Array  # (I,) mutations each island made
@@ -49,14 +49,22 @@ class Static:
     """A kernel and the shape of its use, as jit's static argument: equal programs share compiled code."""
 
     def __init__(
-        self, kernel: Kernel, particles: int, *, adapt_step: bool, adapt_scale: bool, decorrelate: bool
+        self,
+        kernel: Kernel,
+        particles: int,
+        *,
+        adapt_step: bool,
+        adapt_scale: bool,
+        decorrelate: bool,
+        keep_start: bool = False,
     ) -> None:
         self.kernel, self.particles = kernel, particles
         self.pace = 1  # mutations that take about half a second; what is computed does not depend on it
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
+        self.keep_start = keep_start or decorrelate
         # a subclass that does not say what its step reads may read anything
         program = kernel.program() if "program" in vars(type(kernel)) else kernel
-        self.identity = (type(kernel), program, particles, adapt_step, adapt_scale, decorrelate)
+        self.identity = (type(kernel), program, particles, adapt_step, adapt_scale, decorrelate, self.keep_start)
 
     def __hash__(self) -> int:
         return hash(self.identity)
@@ -96,7 +104,7 @@ def new_group(
     counts = lambda size: jnp.zeros(size, jnp.int32)
     chosen = jnp.copy if ancestors is None else lambda leaf: leaf[ancestors]
     states = problem.place(jax.tree.map(chosen, states))
-    start = jnp.copy(states.position) if kernel.decorrelate else None
+    start = jnp.copy(states.position) if kernel.keep_start else None
     mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
     return Group(
         states, jax.tree.map(jnp.copy, tuning), mean, start, jnp.copy(active), counts(()), counts(islands),
@@ -209,7 +217,7 @@ def _mutate(
             size = jnp.minimum(size, kernel.kernel.max_step_size(tuning.variances))
             tuning = tuning._replace(step_size=jnp.where(learning, size, tuning.step_size))
         active, correlation = group.active, group.correlation
-        if group.start is not None:
+        if kernel.decorrelate:
             seen = adapt.correlation(by_island(group.start), by_island(states.position))
             correlation = jnp.where(active, seen, correlation)
             active = active & (correlation > dials.threshold)
@@ -309,6 +317,13 @@ def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.floa
     small = group._replace(states=None, tuning=tuning, mean=None, start=None)  # type: ignore[arg-type]
     high, low, small = jax.device_get((group.states.log_likelihood, group.states.low_bits, small))
     return _join(high, low, particles), small
+
+
+@partial(jax.jit, static_argnames="particles")
+def memory(group: Group, particles: int) -> Array:
+    """(I,) correlation of particles with where they began the stage, averaged over coordinates."""
+    by_island = lambda x: x.reshape(-1, particles, x.shape[-1])
+    return adapt.correlation(by_island(group.start), by_island(group.states.position))
 
 
 def _join(high: Any, low: Any, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:

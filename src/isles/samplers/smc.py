@@ -100,6 +100,7 @@ class SMC:
             adapt_step=self.kernel.adapts_step_size and not frozen,
             adapt_scale=False,
             decorrelate=isinstance(self.mutations, Decorrelate) and not frozen,
+            keep_start=self.particles > 1,
         )
         return Outset(keys.apart(root) if frozen else root, islands, kernel, output)
 

@@ -238,8 +238,10 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
         "capped": seen.capped,
         "nonfinite": nonfinite,
     }
-    if stage.threshold is not None:
-        record["correlation"] = seen.correlation.astype(np.float64)
+    if group.start is not None:
+        record["correlation"] = np.asarray(mutation.memory(group, particles), np.float64)
+    with np.errstate(invalid="ignore"):
+        record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
     first = block.first_alive
