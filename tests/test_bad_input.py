@@ -173,3 +173,56 @@ def test_a_kernel_that_cannot_be_hashed_is_a_clear_error() -> None:
 def test_more_particles_than_memory_is_an_error_at_once() -> None:
     with pytest.raises(MemoryError, match="take fewer particles on more islands"):
         isles.sample(PROBLEM, isles.SMC(particles=10**12))
+
+
+FEATURES = np.random.default_rng(0).normal(size=(6, 4))
+LABELS = [0, 1, 2, 0, 1, 2]
+
+
+def linear(w: Any, x: Any) -> Any:
+    return x @ w
+
+
+def classify(x: Any = FEATURES, y: Any = LABELS, apply: Any = linear, shape: Any = (4, 3), **options: Any) -> Any:
+    return isles.classification(apply, isles.Gaussian(like=np.zeros(shape)), x, y, **options)
+
+
+def regress(x: Any = FEATURES, y: Any = LABELS, apply: Any = linear, shape: Any = (4,)) -> Any:
+    return isles.regression(apply, isles.Gaussian(like=np.zeros(shape)), x, y, noise_std=1.0)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: classify(y=[1] * 6), r"all 6 labels are 1: there is nothing to tell apart.*classes=3"),
+        (lambda: classify(y=[0] * 6, shape=4), r"all 6 labels are 0: .*classes=2"),
+        (lambda: classify(classes=4), r"classes=4, but apply returns logits of shape \(6, 3\), .* of 3 classes"),
+        (lambda: classify(classes=1), "classes=1 must be at least 2"),
+        (lambda: classify(y=[0, 1, 2, 3, 0, 1]), r"labels run from 0 to 3.*labels must lie in 0\.\.2"),
+        (lambda: classify(y=LABELS[:5]), r"y has shape \(5,\); 6 rows of x need labels of shape \(6,\)"),
+        (lambda: classify(x=np.where(FEATURES > 1, np.nan, FEATURES)), r"x holds \d+ values that are not finite"),
+        (lambda: classify(x=[["a"] * 4] * 6), "x has dtype <U1; convert it to numbers first"),
+        (lambda: classify(x=[[1.0], [1.0, 2.0]]), "x is not an array.*rows of equal shapes"),
+        (
+            lambda: classify(shape=(5, 3)),
+            r"fails for x of shape \(6, 4\).*input width must fit x",
+        ),
+        (lambda: classify(apply=lambda w, x: (x @ w)[:3]), r"logits of shape \(3, 3\) for 6 rows of x"),
+        (lambda: classify(apply="net"), r"apply='net' must be a function of \(params, x\)"),
+        (lambda: classify(apply=lambda w, x: [x @ w]), "apply returns list; it must return one array"),
+        (lambda: regress(shape=(5,)), r"apply\(params, x\) fails for x of shape \(6, 4\)"),
+        (lambda: regress(shape=(4, 2)), r"apply returns shape \(6, 2\); y of shape \(6,\) needs \(6,\)"),
+        (lambda: regress(y=LABELS[:5]), "x has 6 rows and y has 5; they must match"),
+        (lambda: regress(x=np.full((6, 4), np.inf)), "x holds 24 values that are not finite"),
+        (lambda: regress(y=[np.nan] * 6), "y holds 6 values that are not finite"),
+    ],
+)
+def test_data_that_do_not_fit_the_network(build: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        build()
+
+
+def test_one_class_is_allowed_when_it_is_meant() -> None:
+    problem = classify(y=[1] * 6, classes=3)
+    assert problem.log_likelihood.classes == 3
+    assert float(problem.log_likelihood(jnp.zeros((4, 3)), problem.data)) == pytest.approx(-6 * np.log(3))

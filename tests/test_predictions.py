@@ -252,7 +252,7 @@ def test_predictions_of_a_conjugate_regression(small: targets.Conjugate) -> None
 
 def test_memory_does_not_grow_with_draws_times_rows(monkeypatch: Any) -> None:
     """All draws' predictions at once would be 7 MB, of classes and of values."""
-    monkeypatch.setattr(predictions, "CHUNK_BYTES", 1 << 19)
+    monkeypatch.setattr(predictions, "CHUNK_BYTES", 1 << 21)
     x = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32)
     y = np.ones((60, 8))
     classes = isles.classification(lambda w, x: x @ w, isles.Gaussian(np.zeros((2, 20))), x, np.arange(500) % 20)
