@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from isles.posterior import Posterior
 
 
-TOO_MUCH_MEMORY = 0.5  # correlation with the start of a stage, at its end
+TOO_MUCH_RISE = 0.3  # of the log-likelihood within a stage, in standard deviations; 0 if particles keep up
+TOO_MUCH_MEMORY = 0.97  # correlation with the start of a stage, at its end
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def summarise(posterior: Posterior) -> Diagnostics:
         rows["acceptance, last"] = _mean_of_last(posterior.trace["acceptance"])
         rows["step size, last"] = _mean_of_last(posterior.trace["step_size"])
     if "correlation" in posterior.trace:
-        rows["correlation with stage's start, last"] = _mean_of_last(posterior.trace["correlation"])
+        rows["correlation with stage's start"] = _mean_of_last(posterior.trace["correlation"])
     if "unique_ancestors" in posterior.trace:
         rows["unique ancestors, least"] = int(np.nanmin(posterior.trace["unique_ancestors"]))
     if posterior.positions is not None:
@@ -110,7 +111,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
             f"float64 (JAX_ENABLE_X64=1, parameters and data in float64)"
         )
     if isinstance(sampler, SMC):
-        found += _memory(posterior, sampler)
+        found += _shortness(posterior, sampler)
     if isinstance(sampler, MCMC):
         found += _rise(posterior, sampler)
     if isinstance(sampler, SMC) and isinstance(sampler.mutations, Decorrelate):
@@ -185,18 +186,26 @@ def _disagreement(posterior: Posterior) -> list[str]:
     return []
 
 
-def _memory(posterior: Posterior, sampler: SMC) -> list[str]:
-    """Whether mutations are too few to take particles away from where their stage began."""
-    if "correlation" not in posterior.trace or isinstance(sampler.mutations, Decorrelate):
+def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
+    """Whether mutations are too few: particles lag behind the tempering, or stay copies of each other."""
+    trace, draws = posterior.trace, posterior.log_weights.shape[1]
+    if isinstance(sampler.mutations, Decorrelate) or "correlation" not in trace or draws < 8:
         return []
-    remembered = _mean_of_last(posterior.trace["correlation"])
-    if posterior.log_weights.shape[1] < 8 or not remembered > TOO_MUCH_MEMORY:
-        return []
-    return [
-        f"too short: at the end of the last stage, particles were still correlated by {remembered:.2f} with where "
-        f"they began it (at most 0.5 is sound, 0.05 is good), so copies stay copies and the spread is too small: "
-        f"raise mutations={sampler.mutations}, or the kernel's trajectory or leapfrogs"
-    ]
+    remedy = f"raise mutations={sampler.mutations}, or the kernel's trajectory or leapfrogs"
+    late = trace["rise"][len(trace["rise"]) // 2 :]
+    rise = float(late[np.isfinite(late)].mean()) if np.isfinite(late).any() else 0.0
+    if rise > TOO_MUCH_RISE:
+        return [
+            f"too short: mutations were still raising the mean log-likelihood, by {rise:.2f} of its spread a "
+            f"stage in the second half of the stages (0 is best), so particles lag behind their target: {remedy}"
+        ]
+    remembered = _mean_of_last(trace["correlation"])
+    if remembered > TOO_MUCH_MEMORY:
+        return [
+            f"too short: at the end of the last stage, particles were still correlated by {remembered:.3f} with "
+            f"where they began it, so the copies that resampling made stay copies: {remedy}"
+        ]
+    return []
 
 
 def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:

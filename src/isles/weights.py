@@ -148,3 +148,9 @@ def inverse_cdf(weights: Floats, points: Floats) -> Any:
     cumulative = np.cumsum(weights)
     below_one = np.minimum(points, np.nextafter(1.0, 0.0))
     return np.searchsorted(cumulative / cumulative[-1], below_one, side="right")
+
+
+def normalised_mean(log_weights: Floats, values: Floats) -> Floats:
+    """Weighted means (I,) of values (I, N); a value without weight may be anything."""
+    w = normalise(log_weights)
+    return np.asarray(np.sum(w * np.where(w > 0, values, 0.0), axis=1))

@@ -147,6 +147,7 @@ class SMC:
         record = {
             "ess": np.exp(weights.log_ess(log_weights)),
             "log_evidence": block.log_evidence + gain,
+            "rise": weights.normalised_mean(log_weights, block.log_likelihood),  # until the stage is closed
             "unique_ancestors": 1 + (np.diff(ancestors, axis=1) > 0).sum(axis=1),
         }
         return tempered.begin(

@@ -242,6 +242,8 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
         record["correlation"] = np.asarray(mutation.memory(group, particles), np.float64)
     with np.errstate(invalid="ignore"):
         record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
+        if "rise" in record:
+            record["rise"] = (record["log_likelihood"] - record["rise"]) / log_likelihood.std(axis=1)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
     first = block.first_alive
