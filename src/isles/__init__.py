@@ -11,7 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isles import baselines, data, diagnostics, metrics, models
+    from isles import baselines, data, diagnostics, metrics, models, plot
     from isles.adapt import Decorrelate
     from isles.checks import (
         DamagedFileError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from isles.predictions import Classes, DrawClasses, DrawValues, Values
     from isles.priors import Gaussian
     from isles.problem import Problem, State
+    from isles.reports import report
     from isles.results import load, merge
     from isles.run import resume, sample
     from isles.samplers import AIS, MCMC, SMC, neal_schedule
@@ -79,13 +80,15 @@ __all__ = [
     "metrics",
     "models",
     "neal_schedule",
+    "plot",
     "regression",
+    "report",
     "resume",
     "sample",
     "tune",
 ]
 
-_MODULES = ("baselines", "data", "diagnostics", "metrics", "models")
+_MODULES = ("baselines", "data", "diagnostics", "metrics", "models", "plot")
 _HOMES = {
     "adapt": ("Decorrelate",),
     "checks": (
@@ -107,6 +110,7 @@ _HOMES = {
     "predictions": ("Classes", "DrawClasses", "DrawValues", "Values"),
     "priors": ("Gaussian",),
     "problem": ("Problem", "State"),
+    "reports": ("report",),
     "results": ("load", "merge"),
     "run": ("resume", "sample"),
     "samplers": ("AIS", "MCMC", "SMC", "neal_schedule"),

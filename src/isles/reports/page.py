@@ -1,0 +1,213 @@
+"""The report: facts and pictures of a posterior, put in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isles import metrics, plot
+from isles.predictions import Classes
+from isles.reports.html import Figure, Page, Table
+
+if TYPE_CHECKING:
+    from isles.posterior import Posterior
+
+IMAGES = 10  # shown of the most certain inputs, and of the least certain
+
+
+def report(
+    posterior: Posterior,
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    test: tuple[Any, Any] | None = None,
+    ood: Any = None,
+    title: str = "isles run",
+    facts: Mapping[str, Any] | None = None,
+    others: Mapping[str, Posterior] | None = None,
+) -> Path:
+    """Write one HTML file about a posterior, which needs no network to be read.
+
+    Args:
+        posterior: what to report on.
+        path: the file.
+        test: inputs and labels (or targets) that were not used for sampling: adds scores, calibration, and the
+            most and least certain inputs.
+        ood: inputs unlike the data, to see whether the posterior is uncertain about them.
+        title: of the page.
+        facts: further lines about what was run.
+        others: other posteriors by name, scored on the same test inputs beside this one.
+    """
+    path = Path(path)
+    path.write_text(build(posterior, test=test, ood=ood, title=title, facts=facts, others=others).render())
+    return path
+
+
+def build(
+    posterior: Posterior,
+    *,
+    test: tuple[Any, Any] | None,
+    ood: Any,
+    title: str,
+    facts: Mapping[str, Any] | None,
+    others: Mapping[str, Posterior] | None,
+) -> Page:
+    """The page of `report`."""
+    page = Page(title)
+    page.verdict(*verdict(posterior))
+    prediction = outside = None
+    if test is not None:
+        x, y = test
+        prediction = posterior.predict(x)
+        outside = None if ood is None else posterior.predict(ood)
+        page.add("Predictions", _scores(posterior, x, y, prediction, ood, outside, others or {}))
+        page.add("Predictions", *_prediction_figures(x, y, prediction, outside))
+    page.add("Evidence and islands", _evidence(posterior))
+    if posterior.island_log_evidence is not None and len(posterior.island_log_evidence) > 1:
+        page.add(
+            "Evidence and islands",
+            draw("island weights", plot.island_weights, posterior, note=_weights_note(posterior)),
+            draw("log evidence of each island", plot.island_evidence, posterior, note=_evidence_note(posterior)),
+        )
+    page.add("How the run went", *_trace_figures(posterior))
+    page.add("Diagnostics", _table(posterior.diagnostics().rows))
+    page.add("What was run", _table(_run(posterior, facts)))
+    return page
+
+
+def verdict(posterior: Posterior) -> tuple[str, str, list[str]]:
+    """A word, a sentence and the warnings."""
+    if posterior.kind != "posterior":
+        return "baseline", f"These are draws of a {posterior.kind}, not of a posterior.", list(posterior.warnings)
+    if posterior.warnings:
+        count = len(posterior.warnings)
+        plural = "warning deserves" if count == 1 else "warnings deserve"
+        return "look", f"{count} {plural} a look before these numbers are used.", list(posterior.warnings)
+    return "sound", "No diagnostic objects to this run.", []
+
+
+def draw(title: str, function: Callable[..., Any], *arguments: Any, note: str, **options: Any) -> Figure:
+    """One picture with the sentence that says what is in it."""
+    return Figure.drawn(title, note, lambda ax: function(*arguments, ax=ax, **options))
+
+
+def show(value: Any) -> str:
+    """A value as a reader wants it."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    if isinstance(value, (int, np.integer)):
+        return f"{value:,}"
+    return str(value)
+
+
+def _table(rows: Mapping[str, Any]) -> Table:
+    return Table(["", "value"], [[name, show(value)] for name, value in rows.items()])
+
+
+def _scores(
+    posterior: Posterior, x: Any, y: Any, prediction: Any, ood: Any, outside: Any, others: Mapping[str, Posterior]
+) -> Table:
+    columns = {"this run": metrics.evaluate(prediction, y, outside)}
+    for name, other in others.items():
+        theirs = None if ood is None else other.predict(ood)
+        columns[name] = metrics.evaluate(other.predict(x), y, theirs)
+    rows = [[name, *(show(scores[name]) for scores in columns.values())] for name in columns["this run"]]
+    return Table(["score", *columns], rows)
+
+
+def _prediction_figures(x: Any, y: Any, prediction: Any, outside: Any) -> list[Figure]:
+    if not isinstance(prediction, Classes):
+        low, high = prediction.interval(0.9)
+        covered = metrics.coverage(low, high, y)
+        note = f"Means, 90 % intervals and targets; the intervals hold {covered:.1%} of the targets."
+        return [draw("intervals", plot.intervals, prediction, y, note=note)]
+    gap = metrics.ece(prediction, y)
+    figures = [
+        draw("reliability", plot.reliability, prediction, y,
+             note=f"Accuracy against confidence. The mean gap to the diagonal (ECE) is {gap:.3f}."),
+        draw("entropies", plot.entropies, prediction, outside, note=_entropy_note(prediction, outside)),
+        draw("selective accuracy", plot.selective, prediction, y,
+             note="Accuracy if only the most certain inputs are answered."),
+    ]  # fmt: skip
+    if plot.as_images(x) is not None and len(x) >= IMAGES:
+        figures += [_image_figure(x, y, prediction, most=most) for most in (True, False)]
+    return figures
+
+
+def _image_figure(x: Any, y: Any, prediction: Classes, *, most: bool) -> Figure:
+    word = "most" if most else "least"
+    chosen = np.argsort(prediction.entropy)[:: 1 if most else -1][:IMAGES]
+    wrong = int((prediction.labels[chosen] != np.asarray(y)[chosen]).sum())
+    note = f"The {IMAGES} {word} certain test inputs, with the predicted class; {wrong} of them are wrong."
+    picture = lambda ax: plot.images(x, prediction, y, ax, most=most, count=IMAGES)
+    return Figure.drawn(f"{word} certain inputs", note, picture, wide=True)
+
+
+def _entropy_note(prediction: Classes, outside: Classes | None) -> str:
+    note = f"Epistemic entropy, mean {prediction.epistemic.mean():.3f} nats on test inputs"
+    return note + ("." if outside is None else f" and {outside.epistemic.mean():.3f} out of distribution.")
+
+
+def _evidence(posterior: Posterior) -> Table:
+    rows = [["log evidence", show(posterior.log_evidence)]]
+    if posterior.log_evidence is not None:
+        rows += [
+            ["standard error", show(posterior.log_evidence_standard_error)],
+            ["the estimate is", show(posterior.evidence_kind)],
+        ]
+    rows += [["island ESS", show(posterior.island_ess)], ["islands weighted by", posterior.weighting]]
+    return Table(["", "value"], rows)
+
+
+def _weights_note(posterior: Posterior) -> str:
+    ess = posterior.island_ess
+    return f"Weights of {len(posterior.island_weights)} islands; {show(ess)} of them carry the weight."
+
+
+def _evidence_note(posterior: Posterior) -> str:
+    values = posterior.island_log_evidence
+    assert values is not None
+    return f"Islands range from {values.min():.2f} to {values.max():.2f}, combined {posterior.log_evidence:.2f}."
+
+
+def _trace_figures(posterior: Posterior) -> list[Figure]:
+    trace = posterior.trace
+    if not trace:
+        return []
+    stages = len(next(iter(trace.values())))
+    end = lambda name: np.nanmean(trace[name][-max(1, stages // 10) :])
+    figures: list[Figure] = []
+    if "tempering" in trace:
+        path = f"From the prior to the posterior in {stages} stages."
+        figures += [
+            draw("tempering", plot.tempering, posterior, note=path),
+            draw("effective sample size", plot.ess, posterior, note="Before each stage resamples, by island."),
+        ]
+    accepted, size = f"Mean acceptance, {end('acceptance'):.2f}", f"Step size, {end('step_size'):.3g}"
+    figures += [
+        draw("acceptance", plot.acceptance, posterior, note=f"{accepted} at the end."),
+        draw("step size", plot.step_size, posterior, note=f"{size} at the end."),
+    ]
+    if np.isfinite(trace["log_likelihood"]).any():
+        note = f"Mean log-likelihood of the particles, {end('log_likelihood'):.4g} at the end."
+        figures.append(draw("log-likelihood", plot.log_likelihood, posterior, note=note))
+    return figures
+
+
+def _run(posterior: Posterior, facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    rows = {
+        "sampler": posterior.sampler,
+        "parameters": posterior.layout.size,
+        "islands": len(posterior.log_weights),
+        "seed": posterior.seed,
+        "epochs, parallel (what one particle waits for)": posterior.epochs.parallel,
+        "epochs, total": posterior.epochs.total,
+    }
+    if posterior.missing:
+        rows["islands missing"] = ", ".join(map(str, posterior.missing))
+    return rows | dict(facts or {})
