@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
+    from isles.planning import Forecast, plan
     from isles.posterior import Epochs, Estimate, Posterior, load
     from isles.priors import Gaussian
     from isles.problem import Problem, State
@@ -52,6 +53,7 @@ __all__ = [
     "Epochs",
     "Estimate",
     "FolderError",
+    "Forecast",
     "Gaussian",
     "Info",
     "IslesWarning",
@@ -71,6 +73,7 @@ __all__ = [
     "mesh",
     "models",
     "neal_schedule",
+    "plan",
     "regression",
     "resume",
     "sample",
@@ -95,6 +98,7 @@ _HOMES = {
     "kernels": ("HMC", "MALA", "MH", "PCN", "Info", "Kernel", "Tuning"),
     "kernels.base": ("accept",),
     "likelihoods": ("classification", "regression"),
+    "planning": ("Forecast", "plan"),
     "posterior": ("Epochs", "Estimate", "Posterior", "load"),
     "priors": ("Gaussian",),
     "problem": ("Problem", "State"),
