@@ -139,7 +139,7 @@ sampler = isles.SMC(isles.HMC(leapfrogs=4, step_size=0.02), particles=32, mutati
 settings = dict(islands=3, islands_per_block=1)
 """
 SCRIPT = """
-import sys, isles, {module}
+import sys, warnings, isles, {module}
 isles.sample("{module}:problem", {module}.sampler, **{module}.settings, {arguments})
 """
 
@@ -184,7 +184,8 @@ def read_or_end(descriptor: int) -> bytes:
 
 
 def test_a_terminal_shows_blocks_and_the_whole() -> None:
-    text, printed = on_a_terminal('collect={"seen": lambda theta: print("traced") or theta}')
+    seen = 'lambda theta: print("traced") or warnings.warn("look at this") or theta'
+    text, printed = on_a_terminal(f'collect={{"seen": {seen}}}')
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     heads = re.compile(r"block +stage +tempering +ESS +acceptance +epochs/s +share")
     assert heads.search(plain)
@@ -196,6 +197,7 @@ def test_a_terminal_shows_blocks_and_the_whole() -> None:
     for _, stage, tempering, *_ in rows:
         assert float(tempering) == pytest.approx(schedule[int(stage) - 1], rel=0.06)
     assert re.search(r"about \d:\d\d left \(until \d\d:\d\d\)", plain)
+    assert re.search(r"^<string>:\d+: UserWarning: look at this\s*$", plain.replace("\r", "\n"), re.M), plain
     last = plain.strip().splitlines()[-1]
     total = 3 * 32 * (1 + 16 * 3 * 4)
     assert re.fullmatch(rf"3 of 3 blocks, {total:,} epochs, [\d,]+ a second, \d:\d\d elapsed", last)
