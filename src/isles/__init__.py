@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
+    from isles.planning import Forecast, plan
     from isles.posterior import Epochs, Estimate, Posterior
     from isles.predictions import Classes, DrawClasses, DrawValues, Values
     from isles.priors import Gaussian
@@ -57,6 +58,7 @@ __all__ = [
     "Epochs",
     "Estimate",
     "FolderError",
+    "Forecast",
     "Gaussian",
     "Info",
     "IslesWarning",
@@ -80,6 +82,7 @@ __all__ = [
     "metrics",
     "models",
     "neal_schedule",
+    "plan",
     "plot",
     "regression",
     "report",
@@ -108,6 +111,7 @@ _HOMES = {
     "likelihoods": ("classification", "regression"),
     "posterior": ("Epochs", "Estimate", "Posterior"),
     "predictions": ("Classes", "DrawClasses", "DrawValues", "Values"),
+    "planning": ("Forecast", "plan"),
     "priors": ("Gaussian",),
     "problem": ("Problem", "State"),
     "reports": ("report",),

@@ -248,15 +248,14 @@ def conduct(
             written = definition.write()
         work = define_work(definition, written if place else None, checkpoint_seconds, every_stage=kept)
         done, spent = results.finished(place, work) if place is not None and kept else (set(), 0)
-        display = stack.enter_context(progress.display(shown, blocks=len(blocks), finished=done))
-        interrupted = stack.enter_context(hearing_interrupts(display, resumable=kept))
+        display = stack.enter_context(progress.display(shown, blocks=len(blocks), finished=done, epochs=spent))
+        remedy = None if folder is None else f"go on with {resume_call(definition, written, folder)}"
+        interrupted = stack.enter_context(hearing_interrupts(display, remedy=remedy))
         ledger = Ledger(work, display, budget, interrupted, finished=done, spent=spent)
         in_memory = engine.run(work, place, ledger)
         ledger.check_life()
         if ledger.interrupted:
-            raise KeyboardInterrupt(
-                f"stopped after a checkpoint; go on with isles.resume({os.fspath(folder or '')!r}, problem=...)"
-            )
+            raise KeyboardInterrupt(f"stopped after a checkpoint; {remedy}")
         missing = sorted(set(range(len(blocks))) - ledger.finished)
         if ledger.failed and not allow_partial:
             remedy = "isles.merge(folder, allow_partial=True) gives" if kept else "allow_partial=True returns"
@@ -276,6 +275,17 @@ def conduct(
     for message in posterior.warnings:
         warnings.warn(message, IslesWarning, stacklevel=3)
     return posterior
+
+
+def resume_call(definition: Definition, written: Saved, folder: FolderName) -> str:
+    """What to type to go on with a run."""
+    needed = {
+        "problem": definition.reference is None,
+        "sampler=...": read_sampler(written) is None,
+        "collect=...": bool(definition.output.collect),
+        "mesh=...": definition.mesh is not None,
+    }
+    return f"isles.resume({', '.join([repr(os.fspath(folder)), *(name for name in needed if needed[name])])})"
 
 
 def define_work(

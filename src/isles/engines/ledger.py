@@ -21,12 +21,20 @@ Interrupted = Callable[[], bool]
 class Display(Protocol):
     """Who is told how a run goes."""
 
+    def begin(self, number: int) -> None:
+        """Someone works on a block."""
+        ...
+
     def update(self, number: int, status: Status) -> None:
         """A block has come this far."""
         ...
 
-    def finish(self, number: int) -> None:
-        """A block is finished."""
+    def finish(self, number: int, epochs: int) -> None:
+        """A block is finished, with so many epochs of all its particles."""
+        ...
+
+    def leave(self, number: int) -> None:
+        """Nobody works on a block any more, though it is not finished."""
         ...
 
     def say(self, text: str) -> None:
@@ -95,7 +103,9 @@ class Ledger:
         """The next block to run; None if there is none, or none may begin."""
         if not self.todo or self.interrupted or self.is_over_budget:
             return None
-        return self.todo.popleft()
+        number = self.todo.popleft()
+        self.display.begin(number)
+        return number
 
     @property
     def can_take(self) -> int:
@@ -113,11 +123,13 @@ class Ledger:
                 self._show_life()
                 self.close(number, int(event.result.epochs.sum()))
             case Dead(why):
+                self.display.leave(number)
                 if self._life_seen:
                     self.todo.append(number)
                 else:
                     self._dead[number] = why
             case Halted():
+                self.display.leave(number)
                 self.todo.appendleft(number)
 
     def close(self, number: int, epochs: int) -> None:
@@ -125,10 +137,11 @@ class Ledger:
         self._show_life()
         self._epochs[number] = epochs
         self.finished.add(number)
-        self.display.finish(number)
+        self.display.finish(number, epochs)
 
     def lose(self, number: int, why: str, retries: int) -> None:
         """Whoever ran a block is gone. It is run again, `retries` times."""
+        self.display.leave(number)
         self.deaths[number] += 1
         name, deaths = self.work.named(number), self.deaths[number]
         if deaths > retries:
@@ -150,9 +163,12 @@ class Ledger:
 
 
 @contextlib.contextmanager
-def hearing_interrupts(display: Display, *, resumable: bool) -> Iterator[Interrupted]:
-    """The first Ctrl-C asks a run that can be resumed to stop after a checkpoint; the second ends it at once."""
-    if not resumable or threading.current_thread() is not threading.main_thread():
+def hearing_interrupts(display: Display, *, remedy: str | None) -> Iterator[Interrupted]:
+    """The first Ctrl-C asks a run to stop after a checkpoint; the second ends it at once.
+
+    `remedy` says how to go on later. None: there is no way, and the first Ctrl-C ends the run.
+    """
+    if remedy is None or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     heard = False
@@ -160,7 +176,7 @@ def hearing_interrupts(display: Display, *, resumable: bool) -> Iterator[Interru
     def hear(number: int, frame: object) -> None:
         nonlocal heard
         if heard:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"stopped at once; from the last checkpoints, {remedy}")
         heard = True
         display.say("stopping after a checkpoint; press Ctrl-C again to stop at once")
 

@@ -1,4 +1,4 @@
-"""How a run goes, shown to whoever waits for it."""
+"""How a run goes, shown to whoever waits for it: live on a terminal, as lines elsewhere, or not at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from isles.samplers.block import Status
 class Silent:
     """Shows nothing."""
 
+    def begin(self, number: int) -> None:
+        """Nothing."""
+
     def update(self, number: int, status: Status) -> None:
         """Nothing."""
 
-    def finish(self, number: int) -> None:
+    def finish(self, number: int, epochs: int) -> None:
+        """Nothing."""
+
+    def leave(self, number: int) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:
@@ -23,6 +29,19 @@ class Silent:
 
 
 @contextlib.contextmanager
-def display(shown: bool | None, *, blocks: int, finished: set[int]) -> Iterator[Display]:
-    """What shows a run of so many blocks; by default, only on a terminal."""
-    yield Silent()
+def display(shown: bool | None, *, blocks: int, finished: set[int], epochs: int = 0) -> Iterator[Display]:
+    """What shows a run of so many blocks; by default, only on a terminal.
+
+    Blocks `finished` earlier took so many `epochs`.
+    """
+    if shown is False:
+        yield Silent()
+        return
+    from isles.progress import drawing  # rich is slow to import
+
+    painter = drawing.choose(lines=shown is True)
+    if painter is None:
+        yield Silent()
+        return
+    with drawing.Drawn(painter, blocks, len(finished), epochs) as drawn:
+        yield drawn
