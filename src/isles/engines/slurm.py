@@ -230,8 +230,8 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _escape(path: Path) -> str:
-    """A path in an option of sbatch, where % begins a pattern, and a space ends the option."""
-    return str(path).replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\ ")
+    """A path in an option of sbatch, where % begins a pattern, and a backslash makes any sign a plain one."""
+    return re.sub(r"""([\\\s"'#])""", r"\\\1", str(path)).replace("%", "%%")
 
 
 def _absolute(path: str) -> str:
