@@ -353,5 +353,5 @@ def digest(facts: Mapping[str, Any]) -> str:
     """A short name of a definition, by which its blocks are known."""
     chosen = {name: facts[name] for name in ("settings", "problem", "numbers") if name in facts}
     # where the problem was imported from may change: a run is what it computes
-    chosen["problem"] = {name: fact for name, fact in facts["problem"].items() if name != "reference"}
+    chosen["problem"] = {name: fact for name, fact in facts.get("problem", {}).items() if name != "reference"}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
