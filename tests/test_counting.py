@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import isles
-from isles.run import default_islands_per_block
+from isles.definition import default_islands_per_block
 from isles.samplers import mutation
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 from collections.abc import Sequence
@@ -70,7 +71,9 @@ def fraction(name: str, value: object) -> float:
 def choice(name: str, value: object, options: Sequence[str]) -> str:
     """`value` if it is one of `options`."""
     if value not in options:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}")
+        near = difflib.get_close_matches(str(value), options, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}{hint}")
     return str(value)
 
 

@@ -22,14 +22,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from isles import adapt, kernels, samplers
+from isles import adapt, checks, devices, kernels, keys, samplers
 from isles.checks import FolderError
+from isles.layout import Params
 from isles.likelihoods import known
 from isles.problem import Problem
 from isles.samplers.block import Output, Plan, Sampler
 from isles.saving import describe
 from isles.store import codec
-from isles.store.folder import Saved
+from isles.store.folder import RunFolder, Saved
 from isles.store.trees import describe_layout
 
 FORMAT = 1
@@ -47,6 +48,8 @@ SETTINGS: dict[str, type] = {
         kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN,
     )
 }  # fmt: skip
+BLOCK_BYTES = 1 << 28  # of particle states in one block
+BLOCK_WORK = 1 << 22  # coordinates × rows of data × particles beyond which a block is one island
 REMEDY = "resume with what the run was begun with, or give another folder"
 
 
@@ -119,6 +122,84 @@ class Definition:
         return Saved(tensors, facts)
 
 
+def define(
+    problem: Problem | str,
+    sampler: Sampler,
+    threads: int | None,
+    *,
+    islands: int,
+    seed: int,
+    islands_per_block: int | None,
+    chunk_rows: int | None,
+    output: Output,
+    mesh: Mesh | None = None,
+) -> Definition:
+    """The run that these settings mean, each of them checked."""
+    reference = problem if isinstance(problem, str) else None
+    if isinstance(problem, str):
+        problem = import_problem(problem)
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
+    if isinstance(sampler, type) or not hasattr(sampler, "advance"):
+        raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
+    islands = checks.count("islands", islands)
+    keys.root(seed)  # raises on a bad seed
+    if chunk_rows is not None:
+        problem = problem.with_chunk_rows(chunk_rows)
+    sampler.check(problem, output)
+    check_memory(problem, sampler)
+    if islands_per_block is None:
+        islands_per_block = default_islands_per_block(problem, sampler, islands)
+    size = min(checks.count("islands_per_block", islands_per_block), islands)
+    problem = problem.for_particles(size * sampler.width)
+    if mesh is not None:
+        mesh = devices.check(mesh, sampler.width)
+    return Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh)
+
+
+def reopen(
+    folder: str | os.PathLike[str],
+    problem: Problem | str | None = None,
+    *,
+    sampler: Sampler | None = None,
+    collect: Mapping[str, Callable[[Params], Any]] | None = None,
+    mesh: Mesh | None = None,
+) -> Definition:
+    """The definition of the run in a folder, with its problem and sampler made anew."""
+    saved = RunFolder(folder).definition()
+    sampler = sampler or read_sampler(saved)
+    if sampler is None:
+        raise ValueError(
+            f"the run uses a sampler or kernel of your own, {saved.facts['settings'].get('sampler_text')}; "
+            f"pass it as sampler="
+        )
+    try:
+        settings = saved.facts["settings"]
+        islands, size = int(settings["islands"]), int(settings["islands_per_block"])
+        seed, threads, chunk_rows = int(settings["seed"]), settings["threads"], int(settings["chunk_rows"])
+        names, stored_keep, reference = settings["collect"], settings["keep"], saved.facts["problem"]["reference"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FolderError(
+            f"run.json lacks or garbles a setting: {error!r}; it was not written by isles"
+        ) from error
+    problem = problem if problem is not None else reference
+    if problem is None:
+        raise ValueError("a run folder holds no problem; pass problem= as the run was begun with")
+    if isinstance(problem, str):
+        reference, problem = problem, import_problem(problem)
+    if set(names) != set(collect or {}):
+        raise ValueError(f"the run collects {sorted(names)}; pass the same functions again as collect=")
+    if problem.rows:
+        problem = problem.with_chunk_rows(chunk_rows)
+    output = check_output(collect, stored_keep)
+    sampler.check(problem, output)
+    if mesh is not None:
+        mesh = devices.check(mesh, sampler.width)
+    definition = Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh)
+    check_agreement(saved, definition.write())
+    return definition
+
+
 def read_sampler(saved: Saved) -> Sampler | None:
     """The sampler of a run folder; None if it is of a class that isles does not know."""
     _check_format(saved)
@@ -154,6 +235,39 @@ def check_agreement(found: Saved, wanted: Saved) -> None:
             differences.append(f"{name} was {old} and is {new}, which may change bits: install {name}=={old}")
     if differences:
         raise FolderError(f"the folder holds another run ({REMEDY}): {'; '.join(differences)}")
+
+
+def check_output(collect: Mapping[str, Callable[[Params], Any]] | None, keep: str) -> Output:
+    """What a user wants of the draws, if it makes sense."""
+    checks.choice("keep", keep, ["all", "thinned", "none"])
+    if collect is not None and not isinstance(collect, Mapping):
+        raise TypeError(f'collect={collect!r} must be a dict of functions, as in collect={{"name": function}}')
+    output = Output(dict(collect or {}), keep)
+    for name, function in output.collect.items():
+        if not callable(function):
+            raise TypeError(f"collect[{name!r}]={function!r} must be a function of the parameters")
+    return output
+
+
+def check_memory(problem: Problem, sampler: Sampler) -> None:
+    """Raise if one island's particles cannot fit into this machine's memory."""
+    needed = 4 * problem.dtype.itemsize * sampler.width * problem.dimension
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise MemoryError(
+            f"{sampler.width} particles of {problem.dimension} parameters need about {needed / 2**30:.3g} GiB, "
+            f"this machine has {memory / 2**30:.3g}; take fewer particles on more islands"
+        )
+
+
+def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) -> int:
+    """One island where an evaluation is long, so that none waits for another; else as many as fit in memory."""
+    work = sampler.width * problem.dimension * max(problem.rows, 1)
+    if work > BLOCK_WORK:
+        return 1
+    particle_bytes = 12 * problem.dtype.itemsize * problem.dimension + 2 * problem.evaluation_bytes
+    island_bytes = sampler.width * particle_bytes
+    return int(np.clip(BLOCK_BYTES // island_bytes, 1, islands))
 
 
 def import_problem(reference: str) -> Problem:
@@ -241,4 +355,6 @@ def _plain(value: Any) -> Any:
 def digest(facts: Mapping[str, Any]) -> str:
     """A short name of a definition, by which its blocks are known."""
     chosen = {name: facts[name] for name in ("settings", "problem", "numbers") if name in facts}
+    # where the problem was imported from may change: a run is what it computes
+    chosen["problem"] = {name: fact for name, fact in facts.get("problem", {}).items() if name != "reference"}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

@@ -11,12 +11,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import numpy as np
 from jax.sharding import Mesh
 
-from isles import cache, checks, devices, keys, progress, results
+from isles import cache, checks, progress, results
 from isles.checks import DeadWorkerError, IslesWarning
-from isles.definition import Definition, check_agreement, digest, import_problem, read_sampler
+from isles.definition import Definition, check_agreement, check_output, define, digest, read_sampler, reopen
 from isles.engines.blocks import CHECKPOINT_SECONDS, Work
 from isles.engines.ledger import Budget, Ledger, hearing_interrupts
 from isles.engines.local import Here, Local
@@ -24,11 +23,8 @@ from isles.layout import Params
 from isles.likelihoods import known
 from isles.posterior import Posterior
 from isles.problem import Problem
-from isles.samplers.block import BlockResult, Output, Sampler
+from isles.samplers.block import BlockResult, Sampler
 from isles.store.folder import RunFolder, Saved
-
-BLOCK_BYTES = 1 << 28  # of particle states in one block
-BLOCK_WORK = 1 << 22  # coordinates × rows of data × particles beyond which a block is one island
 
 FolderName = str | os.PathLike[str]
 
@@ -97,32 +93,16 @@ def sample(
         allow_partial: return what is finished, with a warning, where islands are missing.
         progress: show how the run goes; by default, when the output is a terminal.
     """
-    reference = problem if isinstance(problem, str) else None
-    if isinstance(problem, str):
-        problem = import_problem(problem)
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
-    if isinstance(sampler, type) or not hasattr(sampler, "advance"):
-        raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
     cache.keep_compiled()
-    islands = checks.count("islands", islands)
-    keys.root(seed)  # raises on a bad seed
     where = choose_engine(engine, workers, threads, retries, here=folder is None or mesh is not None)
     budget = check_budget(max_seconds, max_epochs, finish_started)
-    output = check_output(collect, keep)
-    if chunk_rows is not None:
-        problem = problem.with_chunk_rows(chunk_rows)
-    sampler.check(problem, output)
-    check_memory(problem, sampler)
-    if islands_per_block is None:
-        islands_per_block = default_islands_per_block(problem, sampler, islands)
-    size = min(checks.count("islands_per_block", islands_per_block), islands)
-    problem = problem.for_particles(size * sampler.width)
-    if mesh is not None:
-        if engine is not None:
-            raise ValueError(f"mesh= is for devices of this process, engine={engine!r} for others; leave one out")
-        mesh = devices.check(mesh, sampler.width)
-    definition = Definition(problem, sampler, output, seed, islands, size, where.threads, reference, mesh)
+    if mesh is not None and engine is not None:
+        raise ValueError(f"mesh= is for devices of this process, engine={engine!r} for others; leave one out")
+    definition = define(
+        problem, sampler, where.threads,
+        islands=islands, seed=seed, islands_per_block=islands_per_block, chunk_rows=chunk_rows, mesh=mesh,
+        output=check_output(collect, keep),
+    )  # fmt: skip
     return conduct(
         definition, where, folder,
         checkpoint_seconds=checks.positive("checkpoint_seconds", checkpoint_seconds),
@@ -178,49 +158,6 @@ def resume(
         allow_partial=allow_partial,
         shown=progress,
     )  # fmt: skip
-
-
-def reopen(
-    folder: FolderName,
-    problem: Problem | str | None = None,
-    *,
-    sampler: Sampler | None = None,
-    collect: Mapping[str, Callable[[Params], Any]] | None = None,
-    mesh: Mesh | None = None,
-) -> Definition:
-    """The definition of the run in a folder, with its problem and sampler made anew."""
-    saved = RunFolder(folder).definition()
-    sampler = sampler or read_sampler(saved)
-    if sampler is None:
-        raise ValueError(
-            f"the run uses a sampler or kernel of your own, {saved.facts['settings'].get('sampler_text')}; "
-            f"pass it as sampler="
-        )
-    try:
-        settings = saved.facts["settings"]
-        islands, size = int(settings["islands"]), int(settings["islands_per_block"])
-        seed, threads, chunk_rows = int(settings["seed"]), settings["threads"], int(settings["chunk_rows"])
-        names, stored_keep, reference = settings["collect"], settings["keep"], saved.facts["problem"]["reference"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise checks.FolderError(
-            f"run.json lacks or garbles a setting: {error!r}; it was not written by isles"
-        ) from error
-    problem = problem if problem is not None else reference
-    if problem is None:
-        raise ValueError("a run folder holds no problem; pass problem= as the run was begun with")
-    if isinstance(problem, str):
-        reference, problem = problem, import_problem(problem)
-    if set(names) != set(collect or {}):
-        raise ValueError(f"the run collects {sorted(names)}; pass the same functions again as collect=")
-    if problem.rows:
-        problem = problem.with_chunk_rows(chunk_rows)
-    output = check_output(collect, stored_keep)
-    sampler.check(problem, output)
-    if mesh is not None:
-        mesh = devices.check(mesh, sampler.width)
-    definition = Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh)
-    check_agreement(saved, definition.write())
-    return definition
 
 
 def conduct(
@@ -358,36 +295,3 @@ def check_budget(max_seconds: float | None, max_epochs: int | None, finish_start
     if max_epochs is not None:
         max_epochs = checks.count("max_epochs", max_epochs)
     return Budget(max_seconds, max_epochs, bool(finish_started))
-
-
-def check_output(collect: Mapping[str, Callable[[Params], Any]] | None, keep: str) -> Output:
-    """What a user wants of the draws, if it makes sense."""
-    checks.choice("keep", keep, ["all", "thinned", "none"])
-    if collect is not None and not isinstance(collect, Mapping):
-        raise TypeError(f'collect={collect!r} must be a dict of functions, as in collect={{"name": function}}')
-    output = Output(dict(collect or {}), keep)
-    for name, function in output.collect.items():
-        if not callable(function):
-            raise TypeError(f"collect[{name!r}]={function!r} must be a function of the parameters")
-    return output
-
-
-def check_memory(problem: Problem, sampler: Sampler) -> None:
-    """Raise if one island's particles cannot fit into this machine's memory."""
-    needed = 4 * problem.dtype.itemsize * sampler.width * problem.dimension
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise MemoryError(
-            f"{sampler.width} particles of {problem.dimension} parameters need about {needed / 2**30:.3g} GiB, "
-            f"this machine has {memory / 2**30:.3g}; take fewer particles on more islands"
-        )
-
-
-def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) -> int:
-    """One island where an evaluation is long, so that none waits for another; else as many as fit in memory."""
-    work = sampler.width * problem.dimension * max(problem.rows, 1)
-    if work > BLOCK_WORK:
-        return 1
-    particle_bytes = 12 * problem.dtype.itemsize * problem.dimension + 2 * problem.evaluation_bytes
-    island_bytes = sampler.width * particle_bytes
-    return int(np.clip(BLOCK_BYTES // island_bytes, 1, islands))

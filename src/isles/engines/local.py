@@ -31,12 +31,12 @@ from isles.definition import NUMBERS
 from isles.engines import frames
 from isles.engines.blocks import Dead, Done, Halted, Work, follow, follow_in_folder
 from isles.engines.ledger import Ledger
+from isles.engines.threads import thread_variables
 from isles.samplers.block import BlockResult
 from isles.store.folder import RunFolder
 
 REPORT_SECONDS = 0.1  # between two reports of progress, which may otherwise come thousands a second
 PATIENCE = 0.2  # seconds between looks at the clock and the keyboard
-THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # XLA reads the first
 
 
 def usable_cpus() -> int:
@@ -197,7 +197,7 @@ def environment(threads: int) -> dict[str, str]:
     chosen = dict(os.environ)
     # absolute: workers of a cluster start elsewhere
     chosen["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-    chosen |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+    chosen |= thread_variables(threads)
     for name in (*NUMBERS, "jax_platforms"):
         value = getattr(jax.config, name, None)
         if value is not None:

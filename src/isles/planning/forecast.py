@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from isles import cache, checks
+from isles.definition import check_memory, default_islands_per_block
 from isles.engines.blocks import CHECKPOINT_SECONDS
 from isles.engines.local import usable_cpus
 from isles.planning.calibration import Calibration, Order, calibrate
 from isles.planning.simulation import simulate
 from isles.problem import Problem
-from isles.run import check_memory, default_islands_per_block
 from isles.samplers import AIS, MCMC, SMC
 from isles.samplers.block import Output, Sampler
 

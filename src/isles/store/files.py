@@ -58,6 +58,16 @@ def read_with_checksum(path: FileName) -> tuple[Tensors, dict[str, Any], str]:
         return tensors, _facts(path, text), checksum
 
 
+def read_tensor(path: FileName, name: str) -> np.ndarray[Any, Any]:
+    """One tensor of a file, which is read no further, so that damage elsewhere goes unnoticed."""
+    with _reading(path):
+        try:
+            with safe_open(os.fspath(path), framework="np") as file:
+                return file.get_tensor(name)
+        except (SafetensorError, ValueError, TypeError, KeyError) as error:
+            raise DamagedFileError(f"{path} is no readable file of isles: {error}") from error
+
+
 def write_json(path: FileName, content: Mapping[str, Any]) -> None:
     """Write a JSON file that carries its checksum."""
     whole = {"checksum": _checksum({}, json.dumps(content)), **content}

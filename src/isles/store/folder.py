@@ -159,23 +159,41 @@ class BlockFolder:
         """Write the result; its checkpoints are of no more use."""
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        files.write(self.path / "result.safetensors", *saved)
+        files.write(self.result_path, *saved)
         with files.writing(self.path):
             for number in self._numbers():
                 self._state(number).with_suffix(".safetensors").unlink(missing_ok=True)
                 self._state(number).unlink(missing_ok=True)
 
     @property
+    def result_path(self) -> Path:
+        """Where the result is kept."""
+        return self.path / "result.safetensors"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a checkpoint or a result."""
+        return self.has_result or bool(self._numbers())
+
+    @property
+    def saved_at(self) -> float | None:
+        """When the newest checkpoint was written, in seconds since the epoch of the clock."""
+        for number in reversed(self._numbers()):
+            with contextlib.suppress(FileNotFoundError):
+                return self._state(number).stat().st_mtime
+        return None
+
+    @property
     def has_result(self) -> bool:
         """Whether the block is finished, though its file may be damaged."""
-        return (self.path / "result.safetensors").exists()
+        return (self.result_path).exists()
 
     def result(self) -> Saved | None:
         """The result; None if there is none that can be read."""
         if not self.has_result:
             return None
         try:
-            return Saved(*files.read(self.path / "result.safetensors"))
+            return Saved(*files.read(self.result_path))
         except DamagedFileError as error:
             warn_of_damage(error, "the block is run again")
             return None
