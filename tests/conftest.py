@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 import targets
+from kills import compiled, compiled_folder, traps
+
+__all__ = ["compiled", "compiled_folder", "traps"]
 
 
 @pytest.fixture(scope="session")

@@ -13,16 +13,17 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh
 
-from isles import adapt, kernels, samplers
+from isles import adapt, checks, kernels, keys, samplers
 from isles.checks import FolderError
 from isles.problem import Problem
 from isles.samplers.block import Output, Plan, Sampler
@@ -45,6 +46,9 @@ SETTINGS: dict[str, type] = {
         kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN,
     )
 }  # fmt: skip
+BIT_VERSIONS = ("jax", "jaxlib")  # others of these may change bits
+MAX_ISLANDS = 1 << 32  # their numbers go into random keys as 32 bits
+STRANGE = "it was not written by isles; give another folder"
 REMEDY = "resume with what the run was begun with, or give another folder"
 
 
@@ -98,7 +102,10 @@ class Definition:
                 },
                 "rows": problem.rows,
                 "data": fingerprint(problem.data),
-                "prior": fingerprint(problem.prior),
+                "prior": fingerprint_function(
+                    lambda key: (draw := problem.prior.draw(key), problem.prior.log_density(draw)),
+                    jax.eval_shape(jax.random.key, 0),
+                ),
                 "likelihood": fingerprint_function(
                     problem.log_likelihood, *problem.arguments(min(problem.chunk_rows, problem.rows))
                 ),
@@ -118,13 +125,13 @@ class Definition:
 
 def read_sampler(saved: Saved) -> Sampler | None:
     """The sampler of a run folder; None if it is of a class that isles does not know."""
-    _check_format(saved)
+    check_format(saved)
     try:
         sampler = codec.decode(saved.facts["settings"]["sampler"], saved.tensors, SETTINGS)
     except codec.ForeignClassError:
         return None
     except KeyError as error:
-        raise FolderError(f"run.json lacks {error}; it was not written by isles") from None
+        raise FolderError(f"run.json lacks {error}: {STRANGE}") from None
     if not isinstance(sampler, (samplers.SMC, samplers.MCMC, samplers.AIS)):
         raise FolderError(f"run.json holds a {type(sampler).__name__} where a sampler is due; {REMEDY}")
     return sampler
@@ -132,7 +139,7 @@ def read_sampler(saved: Saved) -> Sampler | None:
 
 def check_agreement(found: Saved, wanted: Saved) -> None:
     """Raise, naming the differences, if a folder holds another run than the one that is to be continued."""
-    _check_format(found)
+    check_format(found)
     differences = []
     for section in ("settings", "problem", "numbers"):
         old, new = found.facts.get(section, {}), wanted.facts[section]
@@ -145,7 +152,7 @@ def check_agreement(found: Saved, wanted: Saved) -> None:
             differences.append("the sampler differs in what its repr does not show")
     if not differences and not _same_tensors(found, wanted):
         differences.append("the sampler was frozen on another pilot run")
-    for name in ("jax", "jaxlib"):
+    for name in BIT_VERSIONS:
         old, new = (saved.facts.get("versions", {}).get(name) for saved in (found, wanted))
         if old != new:
             differences.append(f"{name} was {old} and is {new}, which may change bits: install {name}=={old}")
@@ -191,7 +198,19 @@ def fingerprint_function(function: Callable[..., Any], *arguments: Any) -> str:
     """A checksum of what a function computes on arguments of these shapes, and of the arrays that it holds."""
     traced = jax.make_jaxpr(function)(*arguments)
     program = re.sub(r" at 0x[0-9a-f]+|0x[0-9a-f]+", "", str(traced.jaxpr))
-    return hashlib.sha256((program + fingerprint(traced.consts)).encode()).hexdigest()[:32]
+    constants = [*traced.consts, *_inner_constants(traced.jaxpr)]
+    return hashlib.sha256((program + fingerprint(constants)).encode()).hexdigest()[:32]
+
+
+def _inner_constants(jaxpr: Jaxpr) -> Iterator[Any]:
+    """Arrays held by functions inside, such as jitted ones: the text of a program does not show them."""
+    for equation in jaxpr.eqns:
+        for value in jax.tree.leaves(list(equation.params.values())):
+            if isinstance(value, ClosedJaxpr):
+                yield from value.consts
+                yield from _inner_constants(value.jaxpr)
+            elif isinstance(value, Jaxpr):
+                yield from _inner_constants(value)
 
 
 def processor() -> str:
@@ -203,13 +222,30 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _check_format(saved: Saved) -> None:
+def check_format(saved: Saved) -> None:
+    """Raise if a definition is of another version of isles, or not of isles at all."""
     found = saved.facts.get("format")
     if found != FORMAT:
         raise FolderError(
             f"the run folder has format {found!r}, this version of isles reads {FORMAT}; "
-            f"use the version of isles that began it: {saved.facts.get('versions', {}).get('isles', 'unknown')}"
+            f"use the version of isles that began it"
         )
+    for section in ("settings", "layout", "problem", "numbers", "versions"):
+        if not isinstance(saved.facts.get(section), dict):
+            raise FolderError(f"run.json has no {section}: {STRANGE}")
+    settings = saved.facts["settings"]
+    try:
+        islands = checks.count("islands", settings["islands"])
+        checks.count("islands_per_block", settings["islands_per_block"])
+        checks.count("chunk_rows", settings["chunk_rows"], minimum=0)
+        checks.choice("keep", settings["keep"], ["all", "thinned", "none"])
+        keys.root(settings["seed"])
+        if settings["threads"] is not None:
+            checks.count("threads", settings["threads"])
+        if islands >= MAX_ISLANDS or not isinstance(settings["collect"], dict):
+            raise ValueError(f"islands={islands}, collect={settings['collect']}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise FolderError(f"run.json has no proper settings ({error!r}): {STRANGE}") from error
 
 
 def _difference(name: str, old: Any, new: Any) -> str:
@@ -237,5 +273,6 @@ def _plain(value: Any) -> Any:
 
 def digest(facts: Mapping[str, Any]) -> str:
     """A short name of a definition, by which its blocks are known."""
-    chosen = {name: facts[name] for name in ("settings", "problem", "numbers") if name in facts}
+    chosen = {name: facts[name] for name in ("settings", "problem", "numbers")}
+    chosen["versions"] = {name: facts["versions"].get(name) for name in BIT_VERSIONS}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

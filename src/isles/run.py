@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from isles import cache, checks, devices, keys, progress, results
 from isles.checks import DeadWorkerError, IslesWarning
-from isles.definition import Definition, check_agreement, digest, import_problem, read_sampler
+from isles.definition import Definition, check_agreement, check_format, digest, import_problem, read_sampler
 from isles.engines.blocks import CHECKPOINT_SECONDS, Work
 from isles.engines.ledger import Budget, Ledger, hearing_interrupts
 from isles.engines.local import Here, Local
@@ -169,6 +169,11 @@ def resume(
     cache.keep_compiled()
     definition = reopen(folder, problem, sampler=sampler, collect=collect, mesh=mesh)
     threads = definition.threads
+    if threads is None and not isinstance(engine, Here | None):
+        raise ValueError(
+            f"the run was begun in the caller's own process, whose threads decide how sums are rounded; "
+            f"engine={engine!r} would change bits, so leave it out"
+        )
     where = choose_engine(engine, workers, threads, retries, here=threads is None)
     return conduct(
         definition, where, folder,
@@ -189,35 +194,33 @@ def reopen(
 ) -> Definition:
     """The definition of the run in a folder, with its problem and sampler made anew."""
     saved = RunFolder(folder).definition()
+    check_format(saved)
     sampler = sampler or read_sampler(saved)
     if sampler is None:
         raise ValueError(
             f"the run uses a sampler or kernel of your own, {saved.facts['settings'].get('sampler_text')}; "
             f"pass it as sampler="
         )
-    try:
-        settings = saved.facts["settings"]
-        islands, size = int(settings["islands"]), int(settings["islands_per_block"])
-        seed, threads, chunk_rows = int(settings["seed"]), settings["threads"], int(settings["chunk_rows"])
-        names, stored_keep, reference = settings["collect"], settings["keep"], saved.facts["problem"]["reference"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise checks.FolderError(
-            f"run.json lacks or garbles a setting: {error!r}; it was not written by isles"
-        ) from error
+    settings, reference = saved.facts["settings"], saved.facts["problem"].get("reference")
     problem = problem if problem is not None else reference
     if problem is None:
         raise ValueError("a run folder holds no problem; pass problem= as the run was begun with")
     if isinstance(problem, str):
         reference, problem = problem, import_problem(problem)
-    if set(names) != set(collect or {}):
-        raise ValueError(f"the run collects {sorted(names)}; pass the same functions again as collect=")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={problem!r} must be an isles.Problem, as the run was begun with")
+    if set(settings["collect"]) != set(collect or {}):
+        raise ValueError(f"the run collects {sorted(settings['collect'])}; pass the same functions as collect=")
     if problem.rows:
-        problem = problem.with_chunk_rows(chunk_rows)
-    output = check_output(collect, stored_keep)
+        problem = problem.with_chunk_rows(max(settings["chunk_rows"], 1))
+    output = check_output(collect, settings["keep"])
     sampler.check(problem, output)
     if mesh is not None:
         mesh = devices.check(mesh, sampler.width)
-    definition = Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh)
+    definition = Definition(
+        problem, sampler, output, settings["seed"], settings["islands"], settings["islands_per_block"],
+        settings["threads"], reference, mesh,
+    )  # fmt: skip
     check_agreement(saved, definition.write())
     return definition
 
@@ -262,7 +265,7 @@ def conduct(
             raise DeadWorkerError(f"{'; '.join(ledger.failed.values())}. {remedy} the islands that are finished")
         if in_memory is None:
             assert place is not None
-            in_memory = [results.read(place, work.digest, number) for number in sorted(ledger.finished)]
+            in_memory = [results.read(place, work, number) for number in sorted(ledger.finished)]
         posterior = results.merge_found(
             definition.problem.layout, definition.sampler, in_memory, definition.output.keep,
             seed=definition.seed,
