@@ -167,10 +167,8 @@ def encode_result(work: Work, number: int, result: BlockResult) -> Saved:
 
 def decode_result(saved: Saved, islands: int) -> BlockResult:
     """The inverse of `encode_result`, for so many islands."""
-    result = codec.decode(saved.facts.get("content"), saved.tensors, CLASSES)
-    if not isinstance(result, BlockResult):
-        raise DamagedFileError(f"the file holds a {type(result).__name__} where a block's result is due")
     try:
+        result = codec.decode(saved.facts.get("content"), saved.tensors, CLASSES)
         check_result(result, islands)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedFileError(f"the file holds no result of {islands} islands: {error}") from error

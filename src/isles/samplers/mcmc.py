@@ -144,6 +144,13 @@ class MCMC:
         read_back.check_arrays(kept, dict.fromkeys(("sum_weights", "nonfinite", "dead"), (len(islands),)))
         read_back.check_arrays(kept, dict.fromkeys(names, (len(islands), self.chains)))
         read_back.check_records(kept["records"], len(islands))
+        for draws in kept["kept"]:
+            shape = len(islands), self.chains, draws.log_prior.shape[2]
+            read_back.check_arrays(draws._asdict(), {"log_prior": shape, "log_likelihood": shape})
+            width = 0 if output.keep == "none" else problem.dimension
+            read_back.check_arrays(draws._asdict(), {"position": (*shape, width)})
+        for leaf in jax.tree.leaves(kept["sums"]):
+            read_back.check_arrays({"sums": leaf}, {"sums": (len(islands), *np.shape(leaf)[1:])})
         if kept["buffer"] is not None:
             due = partial(
                 mutation.empty_draws, count=self._buffered(problem, islands), rows=self.chains * len(islands)

@@ -51,8 +51,10 @@ def check_records(records: Any, islands: int) -> None:
         check_arrays(record, dict.fromkeys(record, (islands,)))
 
 
-def check_result(result: BlockResult, islands: int) -> None:
+def check_result(result: Any, islands: int) -> None:
     """Raise if a result that was read from a file is not one of so many islands."""
+    if not isinstance(result, BlockResult):
+        raise TypeError(f"it holds a {type(result).__name__}")
     if np.ndim(result.log_prior) != 2 or np.ndim(result.epochs) != 2:
         raise ValueError(f"log_prior is {str(result.log_prior)[:100]}, where (islands, draws) are due")
     draws, particles = (islands, result.log_prior.shape[1]), (islands, result.epochs.shape[1])

@@ -156,11 +156,15 @@ def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBl
     read_back.check_records(kept["records"], islands)
     stage, due = kept["under_way"], read_back.due_group(problem, outset.kernel, islands)
     read_back.check_like("tuning", kept["tuning"], due.tuning)
+    for variances in kept["variances"]:
+        read_back.check_arrays({"variances": variances}, {"variances": due.tuning.variances.shape[1:]})
     if stage is None:
         read_back.check_like("states", kept["states"], due.states)
     else:
         read_back.check_like("group", stage.group, due)
         read_back.check_arrays(stage._asdict(), {"tempering": (islands,)})
+        shapes = {"log_evidence": (islands,), "log_weights": (islands, particles)}
+        read_back.check_arrays(stage.changes, {name: shapes[name] for name in stage.changes})
         read_back.check_records([stage.record], islands)
     if stage is not None:
         group = jax.device_put(stage.group)
