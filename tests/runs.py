@@ -33,13 +33,16 @@ class Fatal(isles.SMC):
         return super().advance(problem, block, pause)
 
 
-class Interrupting(isles.SMC):
-    """SMC that interrupts its driver at the second stage of island 0, and waits until it is asked to pause."""
+def interrupting(driver: int, trap: str) -> isles.SMC:
+    """SMC that interrupts its driver at island 0's second stage, and waits there until it is asked to pause."""
 
-    def advance(self, problem: isles.Problem, block: Any, pause: Any = lambda: False) -> Any:
-        if block.stage == 1 and os.path.exists(os.environ["ISLES_TEST_INTERRUPT"]):
-            if 0 in block.islands:  # once: a second Ctrl-C would end the run at once
-                os.kill(int(os.environ["ISLES_TEST_DRIVER_PID"]), signal.SIGINT)
-            while not pause():
-                time.sleep(0.01)
-        return super().advance(problem, block, pause)
+    class Interrupting(isles.SMC):
+        def advance(self, problem: isles.Problem, block: Any, pause: Any = lambda: False) -> Any:
+            if block.stage == 1 and os.path.exists(trap):
+                if 0 in block.islands:  # once: a second Ctrl-C would end the run at once
+                    os.kill(driver, signal.SIGINT)
+                while not pause():
+                    time.sleep(0.01)
+            return super().advance(problem, block, pause)
+
+    return Interrupting(isles.MH(), particles=8, mutations=3, schedule=[0.1, 0.5, 1.0])

@@ -459,12 +459,10 @@ def test_a_block_that_kills_its_workers_is_reported_when_the_others_are_done(
 INTERRUPTED = """
 import os, signal, isles, runs
 from isles.engines.local import Here
-os.environ["ISLES_TEST_DRIVER_PID"] = str(os.getpid())
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sampler = runs.Interrupting(isles.MH(), particles=8, mutations=3, schedule=[0.1, 0.5, 1.0])
-engine = {engine}
+sampler = runs.interrupting(os.getpid(), {trap!r})
 try:
-    isles.sample(runs.problem(), sampler, islands=4, islands_per_block=2, folder={folder!r}, engine=engine,
+    isles.sample(runs.problem(), sampler, islands=4, islands_per_block=2, folder={folder!r}, engine={engine},
         checkpoint_seconds=1e9)
 except KeyboardInterrupt as error:
     print(error)
@@ -474,21 +472,18 @@ except KeyboardInterrupt as error:
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("engine", ["isles.Local(workers=2)", "Here()"])
 def test_ctrl_c_stops_after_a_checkpoint(engine: str, tmp_path: Path) -> None:
-    trap, folder = tmp_path / "trap", tmp_path / "run"
-    run = INTERRUPTED.format(engine=engine, folder=str(folder))
+    trap, folder, whole = tmp_path / "trap", tmp_path / "run", tmp_path / "whole"
+    script = lambda folder: INTERRUPTED.format(trap=str(trap), folder=str(folder), engine=engine)
     trap.touch()
-    code, out, errors = finish(drive(run, ISLES_TEST_INTERRUPT=str(trap)))
+    code, out, errors = finish(drive(script(folder)))
     assert code == 0, errors
     assert out == f"stopped after a checkpoint; go on with isles.resume({str(folder)!r}, problem=...)\n"
     assert BlockFolder(folder / "blocks" / "0000").status()["stage"] in (1, 2)
-    code, out, errors = finish(drive(run, ISLES_TEST_INTERRUPT=str(tmp_path / "nothing")))
-    assert (code, out) == (0, ""), errors
-    code, out, errors = finish(
-        drive(run.replace(str(folder), f"{folder}-whole"), ISLES_TEST_INTERRUPT=str(tmp_path / "nothing"))
-    )
-    assert (code, out) == (0, ""), errors
-    whole, resumed = (isles.load(path / "posterior.safetensors") for path in (Path(f"{folder}-whole"), folder))
-    assert_same_bits(whole, resumed)
+    trap.unlink()
+    for place in (folder, whole):
+        code, out, errors = finish(drive(script(place)))
+        assert (code, out) == (0, ""), errors
+    assert_same_bits(*(isles.load(place / "posterior.safetensors") for place in (whole, folder)))
 
 
 MESH = """

@@ -226,7 +226,8 @@ def _cluster(address: str | None) -> Iterator[tuple[Any, bool]]:
         _check_reachable(address)
         ray.init(address=address, **quiet)
     else:
-        ray.init(num_cpus=usable_cpus(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        # "local": else Ray would join any cluster that runs on this machine
+        ray.init("local", num_cpus=usable_cpus(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
     try:
         yield ray, not address
     finally:
