@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import targets
+from clusters import Cluster, cluster
+from kills import compiled, compiled_folder, traps
+
+__all__ = ["compiled", "compiled_folder", "traps"]
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +23,10 @@ def gaussian() -> targets.Conjugate:
 def small() -> targets.Conjugate:
     """A Gaussian on which few particles already have Var(log Z) < 1."""
     return targets.conjugate(dimension=4, rows=8, seed=1)
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Cluster]:
+    """A Ray cluster: one node that says it has three CPUs. Its tests are in the xdist group "ray", to share it."""
+    with cluster(3) as found:
+        yield found

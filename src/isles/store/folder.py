@@ -73,10 +73,11 @@ class RunFolder:
             raise FolderError(f"there is no folder {self.path}; give the folder of a run")
         if not self.holds_run:
             raise FolderError(f"{self.path} holds no run: it has no run.json; give the folder of a run")
-        facts = files.read_json(self.path / "run.json")
-        tensors: Tensors = {}
-        if facts.pop("has_tensors", False):
-            tensors, _ = files.read(self.path / "run.safetensors")
+        try:
+            facts = files.read_json(self.path / "run.json")
+            tensors = files.read(self.path / "run.safetensors")[0] if facts.pop("has_tensors", False) else {}
+        except (DamagedFileError, FileNotFoundError) as error:
+            raise DamagedFileError(f"{error}; restore it from a copy, or begin again in another folder") from error
         return Saved(tensors, facts)
 
     def block(self, number: int) -> BlockFolder:
@@ -89,6 +90,9 @@ class RunFolder:
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with _lock(self.path / "lock", patience=0.0):
+            with contextlib.suppress(OSError):  # left by a killed process; it costs space, not answers
+                for path in self.path.glob(".*.tmp"):
+                    path.unlink(missing_ok=True)
             yield
 
 
@@ -104,7 +108,15 @@ class BlockFolder:
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with _lock(self.path / "lock", patience=PATIENCE):
+            self._tidy()
             yield
+
+    def _tidy(self) -> None:
+        """Remove what a killed process left half done; nobody else writes here now."""
+        finished = {self._state(number).with_suffix(".safetensors") for number in self._numbers()}
+        with contextlib.suppress(OSError):  # it costs space, not answers
+            for path in [*self.path.glob(".*.tmp"), *set(self.path.glob("state-*.safetensors")) - finished]:
+                path.unlink(missing_ok=True)
 
     def save(self, saved: Saved, status: Mapping[str, Any]) -> None:
         """Write a checkpoint; the one before it is kept, older ones go."""
