@@ -1,6 +1,6 @@
 """At least 100 SIGKILLs over local and Ray runs: each ends with the bits of the serial oracle, and no island lost.
 
-Processes kill themselves at named points (`traps/sitecustomize.py`), or are killed at random. What comes too late,
+Processes kill themselves at named points (`trap_hook.py`), or are killed at random. What comes too late,
 since the run is over, is counted and repeated.
 """
 
@@ -20,11 +20,11 @@ import pytest
 import isles
 import runs
 from clusters import Cluster, cluster
-from conftest import Tally
 from kills import (
     SAMPLING,
     WRITING,
     Kill,
+    Tally,
     Traps,
     assert_same_bits,
     drive,
