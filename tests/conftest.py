@@ -8,9 +8,9 @@ import pytest
 
 import targets
 from clusters import Cluster, cluster
-from kills import compiled, compiled_folder, traps
+from kills import compiled, compiled_folder, tally, traps
 
-__all__ = ["compiled", "compiled_folder", "traps"]
+__all__ = ["compiled", "compiled_folder", "tally", "traps"]
 
 
 @pytest.fixture(scope="session")

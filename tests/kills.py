@@ -1,4 +1,4 @@
-"""SIGKILLs of drivers and workers at named points and at random, counted. See `traps/sitecustomize.py`."""
+"""SIGKILLs of drivers and workers at named points and at random, counted. See `trap_hook.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,11 +99,40 @@ class Traps:
         return True
 
 
+@dataclass
+class Tally:
+    """Kills so far, and those that came too late: their run was over."""
+
+    kills: list[Kill] = field(default_factory=list)
+    late: int = 0
+
+    @property
+    def at_work(self) -> int:
+        """Of processes that were sampling or writing."""
+        return sum(kill.phase in ("sampling", "writing") for kill in self.kills)
+
+    def __str__(self) -> str:
+        points = Counter(f"{kill.role} {kill.point}" for kill in self.kills)
+        phases = Counter(kill.phase for kill in self.kills)
+        lines = [f"{len(self.kills)} kills, {self.at_work} while sampling or writing, {self.late} too late"]
+        lines += [f"  {count:4} {name}" for name, count in sorted(points.items())]
+        lines += ["by phase: " + ", ".join(f"{count} {name}" for name, count in phases.most_common())]
+        return "\n".join(lines)
+
+
+@pytest.fixture(scope="session")
+def tally() -> Iterator[Tally]:
+    """One count for all tests."""
+    found = Tally()
+    yield found
+    print(f"\n{found}")
+
+
 def set_traps(folder: Path) -> Traps:
     """A folder with the hook and no trap yet."""
     for name in ("traps", "fired", "phases", "gates"):
         (folder / name).mkdir(parents=True)
-    shutil.copy(TESTS / "traps" / "sitecustomize.py", folder)
+    shutil.copy(TESTS / "trap_hook.py", folder / "sitecustomize.py")
     return Traps(folder)
 
 

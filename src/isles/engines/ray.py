@@ -81,6 +81,9 @@ class Ray:
                         actor = idle.pop() if idle else self._hire(ray, payload)
                         post = _begin(actor, folder, number, ledger.life_seen)
                         crew[post.stream] = post
+                    # whoever has nothing to do gives way: an actor that is to replace a lost one may wait for room
+                    while idle:
+                        _dismiss(ray, idle.pop())
                     if ledger.halting and not halted:
                         halted = True
                         for post in crew.values():
@@ -88,12 +91,14 @@ class Ray:
                     for stream in _ready(ray, list(crew)):
                         if self._hear(ray, crew[stream], work, folder, ledger):
                             post = crew.pop(stream)
+                            post.lock.close()
                             if not post.lost:
                                 idle.append(post.actor)
             finally:
+                for post in crew.values():
+                    post.lock.close()
                 for actor in [*idle, *(post.actor for post in crew.values())]:
-                    with contextlib.suppress(Exception):
-                        ray.kill(actor)
+                    _dismiss(ray, actor)
 
     def _room(self, ray: Any) -> int:
         """Blocks that the cluster can run at a time, as it is now."""
@@ -159,15 +164,23 @@ class _Post:
     number: int
     actor: Any
     stream: Any
+    lock: contextlib.ExitStack  # of the block's folder, to which only the driver writes
     fresh: bool = True
     lost: bool = False
 
 
 def _begin(actor: Any, folder: RunFolder, number: int, life_seen: bool) -> _Post:
     """Give an actor a block, with its newest good checkpoint."""
+    lock = contextlib.ExitStack()
+    lock.enter_context(folder.block(number).locked())
     checkpoints = list(itertools.islice(folder.block(number).newest(), 1))
     streaming = actor.follow.options(num_returns="streaming", _generator_backpressure_num_objects=STREAMED)
-    return _Post(number, actor, streaming.remote(number, checkpoints, life_seen))
+    return _Post(number, actor, streaming.remote(number, checkpoints, life_seen), lock)
+
+
+def _dismiss(ray: Any, actor: Any) -> None:
+    with contextlib.suppress(Exception):
+        ray.kill(actor)
 
 
 class _Actor:

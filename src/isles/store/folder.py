@@ -27,7 +27,7 @@ from isles.store import files
 from isles.store.files import Tensors
 
 KEPT = 2  # checkpoints of a block: the newest, and the one before it
-PATIENCE = 20.0  # seconds that a dying process may take to let go of a block
+PATIENCE = 120.0  # seconds that a dying process may take to let go of a block
 STATE = re.compile(r"state-(\d{6,})\.json")
 
 

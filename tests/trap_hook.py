@@ -1,6 +1,7 @@
 """Kills its own process at a named point, where a trap lies. It comes into processes by PYTHONPATH.
 
-A copy of this file lies in a folder of its own (see `kills.py`); what it is told and tells lies beside it:
+A copy of this file, named sitecustomize.py, lies in a folder of its own (see `kills.py`), and what it is told and
+tells lies beside it:
 
 traps/ROLE.POINT.N   an armed trap: the first process of that role that passes the point for the N-th time dies
 fired/               traps that were claimed, by a rename, so that each kills once
