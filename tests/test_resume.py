@@ -477,7 +477,7 @@ def test_ctrl_c_stops_after_a_checkpoint(engine: str, tmp_path: Path) -> None:
     trap.touch()
     code, out, errors = finish(drive(script(folder)))
     assert code == 0, errors
-    assert out == f"stopped after a checkpoint; go on with isles.resume({str(folder)!r}, problem=...)\n"
+    assert out.startswith(f"stopped after a checkpoint; go on with isles.resume({str(folder)!r}, problem")
     assert BlockFolder(folder / "blocks" / "0000").status()["stage"] in (1, 2)
     trap.unlink()
     for place in (folder, whole):
