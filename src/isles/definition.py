@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import platform
@@ -23,7 +24,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh
 
-from isles import adapt, checks, devices, kernels, keys, samplers
+from isles import adapt, checks, devices, kernels, keys, references, samplers
 from isles.checks import FolderError
 from isles.layout import Params
 from isles.likelihoods import known
@@ -276,10 +277,8 @@ def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) 
 
 
 def import_problem(reference: str) -> Problem:
-    """The problem that `package.module:name` names: a `Problem`, or a function that returns one."""
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
-        raise ValueError(f"problem={reference!r} must be like package.module:function")
+    """The problem that a reference names (see `references`): a `Problem`, or a function that returns one."""
+    module_name, name, arguments = references.parse(reference)
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -292,7 +291,12 @@ def import_problem(reference: str) -> Problem:
         if not hasattr(found, part):
             raise ValueError(f"problem={reference!r}: {module_name} has no {name}; check the spelling")
         found = getattr(found, part)
-    problem = found if isinstance(found, Problem) else found() if callable(found) else found
+    if arguments:
+        try:
+            inspect.signature(found).bind(**arguments)
+        except TypeError as error:
+            raise ValueError(f"problem={reference!r}: {error}; give what {name} takes after the ?") from None
+    problem = found if isinstance(found, Problem) else found(**arguments) if callable(found) else found
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={reference!r} gives a {type(problem).__name__}; it must give an isles.Problem")
     return problem

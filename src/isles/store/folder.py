@@ -167,6 +167,19 @@ class BlockFolder:
         with files.writing(self.path), open(self.path / "trace.jsonl", "a") as file:
             file.writelines(map(_line, records))
 
+    def trace(self) -> list[dict[str, Any]]:
+        """The records of all stages so far; a line that is being written is left out."""
+        try:
+            text = (self.path / "trace.jsonl").read_text()
+        except FileNotFoundError:
+            return []
+        records = []
+        for line in text.splitlines(keepends=True):
+            with contextlib.suppress(json.JSONDecodeError):
+                if line.endswith("\n"):
+                    records.append(json.loads(line))
+        return records
+
     def save_result(self, saved: Saved) -> None:
         """Write the result; its checkpoints are of no more use."""
         with files.writing(self.path):
@@ -193,6 +206,15 @@ class BlockFolder:
         for number in reversed(self._numbers()):
             with contextlib.suppress(FileNotFoundError):
                 return self._state(number).stat().st_mtime
+        return None
+
+    @property
+    def seconds(self) -> float | None:
+        """From when the last process took this block up to what it saved last; None if that cannot be told."""
+        with contextlib.suppress(FileNotFoundError):
+            begun = (self.path / "lock").stat().st_mtime
+            saved = self.result_path.stat().st_mtime if self.has_result else self.saved_at
+            return saved - begun if saved is not None and saved >= begun else None
         return None
 
     @property
