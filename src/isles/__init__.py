@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from isles.devices import mesh
     from isles.engines.local import Local
     from isles.engines.ray import Ray
+    from isles.estimators import IslesClassifier, IslesRegressor
     from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
@@ -61,6 +62,8 @@ __all__ = [
     "Forecast",
     "Gaussian",
     "Info",
+    "IslesClassifier",
+    "IslesRegressor",
     "IslesWarning",
     "Kernel",
     "Local",
@@ -106,6 +109,7 @@ _HOMES = {
     "devices": ("mesh",),
     "engines.local": ("Local",),
     "engines.ray": ("Ray",),
+    "estimators": ("IslesClassifier", "IslesRegressor"),
     "kernels": ("HMC", "MALA", "MH", "PCN", "Info", "Kernel", "Tuning"),
     "kernels.base": ("accept",),
     "likelihoods": ("classification", "regression"),
