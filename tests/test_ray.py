@@ -236,9 +236,8 @@ def test_a_cluster_is_started_and_stopped_where_there_is_none(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     code, out, errors = finish(drive(OWN.format(path=str(path))))
     assert code == 0, errors
-    message, initialized = out.splitlines()
-    assert "no node has what a block of Ray(cpus=1000" in message and "ask for less" in message
-    assert initialized == "False"
+    assert "no node has what a block of Ray(cpus=1000" in out and "ask for less" in out
+    assert out.endswith("False\n"), "the cluster is stopped"
     serial = isles.sample(runs.problem(), runs.LONG, engine="serial", islands=8, islands_per_block=4, seed=3)
     assert_same_bits(serial, isles.load(path))
 
@@ -263,10 +262,11 @@ def test_ctrl_c_stops_after_a_checkpoint(nodes: Cluster, tmp_path: Path, monkeyp
     trap.touch()
     code, out, errors = finish(drive(script(folder, "ray")))
     assert code == 0, errors
-    assert out.startswith(f"stopped after a checkpoint; go on with isles.resume({str(folder)!r}, problem")
+    # Ray may print, too
+    assert f"stopped after a checkpoint; go on with isles.resume({str(folder)!r}, problem" in out
     assert BlockFolder(folder / "blocks" / "0000").status()["stage"] in (1, 2)
     trap.unlink()
     for place, name in ((folder, "ray"), (whole, "serial")):
         code, out, errors = finish(drive(script(place, name)))
-        assert (code, out) == (0, ""), errors
+        assert code == 0 and "stopped" not in out, errors
     assert_same_bits(*(isles.load(place / "posterior.safetensors") for place in (whole, folder)))
