@@ -60,7 +60,7 @@ class Watch:
         if not under_way:
             return "No block has a checkpoint yet." if all(block.state == NOT_BEGUN for block in blocks) else ""
         for block in under_way:
-            saved = now - (block.age or 0.0)
+            saved = RunFolder(self.folder).block(block.number).saved_at or now
             course = self._courses.get(block.number) or Course(saved - (block.seconds or 0.0))
             self._courses[block.number] = estimates.follow(course, _status(block), saved)
         durations = [block.seconds for block in blocks if block.state == FINISHED and block.seconds is not None]
