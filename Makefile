@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check wheel-check bench clean
 .DELETE_ON_ERROR:
 
 setup: .venv/ready
@@ -23,6 +23,10 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest -n auto
+
+# the package as users get it: built, installed into an empty environment, and run there
+wheel-check: setup
+	PYTHON=$(BIN)/python scripts/check_wheel.sh
 
 # peers need an environment of their own; torch by exact version, since others may pull in gigabytes for GPUs
 bench: .venv-bench/ready

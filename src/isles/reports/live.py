@@ -44,9 +44,7 @@ class Watch:
         share = sum(block.share * block.size for block in status.blocks) / status.islands
         sentence = f"{done} of {len(status.blocks)} blocks finished, about {share:.0%} of the work done"
         if over:
-            page.verdict(
-                "sound", f"All {done} blocks are finished: isles report {self.folder} has the result.", []
-            )
+            page.verdict("sound", f"The run is finished: isles report {self.folder} shows the result.", [])
         else:
             page.verdict("running", f"{sentence}. {self._end(status.blocks, now)}", [])
         page.progress = share
