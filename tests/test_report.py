@@ -7,8 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -269,6 +272,28 @@ def test_the_server_gives_that_page_to_this_machine_and_nothing_else(server: Any
         assert ask(server, path).status == 404
     assert ask(server, host="elsewhere.example").status == 403
     assert ask(server, method="POST").status == 501
+
+
+def test_a_port_in_use_is_said(server: Any, under_way: Path, capsys: Any) -> None:
+    message = error_of(capsys, "report", "--live", str(under_way), "--port", str(server.server_port), code=1)
+    assert f"port {server.server_port} cannot be used: Address already in use; give another" in message
+
+
+def test_the_command_serves_until_ctrl_c(under_way: Path) -> None:
+    command = [sys.executable, "-m", "isles", "report", "--live", str(under_way)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address), address
+        with urllib.request.urlopen(address) as response:
+            check(response.read().decode())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0 and "Traceback" not in err, err
+    finally:
+        process.kill()
+        process.communicate()
 
 
 # --- in a real browser ----------------------------------------------------------------------------------------
