@@ -155,6 +155,8 @@ def test_a_built_in_problem_resumes_without_being_named(digits: Path, tmp_path: 
     assert main(["slurm", str(tmp_path / "array"), *DIGITS[1:-2], *CHAINS, *ISLANDS]) == 0
     asked = json.loads((tmp_path / "array" / "run.json").read_text())["problem"]
     assert asked == json.loads((digits / "run.json").read_text())["problem"]
+    capsys.readouterr()
+    assert "whose model cannot be changed" in error_of(capsys, "slurm", str(folder), "--model", "mlp", code=2)
 
 
 # --- data and plans -------------------------------------------------------------------------------------------
