@@ -16,7 +16,7 @@ from scipy import special, stats
 import isles
 import named_problems
 from isles import references
-from isles.cli import main
+from isles.cli import main, output
 from isles.definition import import_problem
 from test_cli import bits, error_of
 
@@ -155,6 +155,8 @@ def test_a_built_in_problem_resumes_without_being_named(digits: Path, tmp_path: 
     assert main(["slurm", str(tmp_path / "array"), *DIGITS[1:-2], *CHAINS, *ISLANDS]) == 0
     asked = json.loads((tmp_path / "array" / "run.json").read_text())["problem"]
     assert asked == json.loads((digits / "run.json").read_text())["problem"]
+    capsys.readouterr()
+    assert "whose model cannot be changed" in error_of(capsys, "slurm", str(folder), "--model", "mlp", code=2)
 
 
 # --- data and plans -------------------------------------------------------------------------------------------
@@ -173,6 +175,13 @@ def test_data_are_listed_and_read(capsys: Any, monkeypatch: Any, tmp_path: Path)
     assert main(["data", "fetch", "digits", "--train", "30", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["training_rows"], facts["test_rows"], facts["row"]) == (30, 355, [8, 8, 1])
+
+
+def test_tables_show_brackets(capsys: Any) -> None:
+    output.show_table(("a[b]", "c"), [("pip install 'isles[plot]'", "[bold]")])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["a[b]", "c"], ["pip", "install", "'isles[plot]'", "[bold]"],
+    ]  # fmt: skip
 
 
 def test_a_plan_counts_epochs(capsys: Any) -> None:

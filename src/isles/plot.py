@@ -126,7 +126,7 @@ def entropies(
             values,
             edges.tolist(),
             density=True,
-            alpha=0.6,
+            alpha=0.75,
             color=colour,
             label=f"{name} (mean {values.mean():.3f})",
         )

@@ -55,7 +55,7 @@ def slurm(
     reference = refer(chosen) if "problem" in chosen else None
     if reference is not None or not RunFolder(folder).holds_run:
         define(folder, chosen)
-    elif changed := [name for name in DEFINING if name in chosen]:
+    elif changed := [name for name in (*MODEL, *DEFINING) if name in chosen]:
         raise UsageError(
             f"{folder} holds a run, whose {changed[0]} cannot be changed; leave it out, or give PROBLEM"
         )

@@ -44,9 +44,7 @@ class Watch:
         share = sum(block.share * block.size for block in status.blocks) / status.islands
         sentence = f"{done} of {len(status.blocks)} blocks finished, about {share:.0%} of the work done"
         if over:
-            page.verdict(
-                "sound", f"All {done} blocks are finished: isles report {self.folder} has the result.", []
-            )
+            page.verdict("sound", f"The run is finished: isles report {self.folder} shows the result.", [])
         else:
             page.verdict("running", f"{sentence}. {self._end(status.blocks, now)}", [])
         page.progress = share
@@ -60,7 +58,7 @@ class Watch:
         if not under_way:
             return "No block has a checkpoint yet." if all(block.state == NOT_BEGUN for block in blocks) else ""
         for block in under_way:
-            saved = now - (block.age or 0.0)
+            saved = RunFolder(self.folder).block(block.number).saved_at or now
             course = self._courses.get(block.number) or Course(saved - (block.seconds or 0.0))
             self._courses[block.number] = estimates.follow(course, _status(block), saved)
         durations = [block.seconds for block in blocks if block.state == FINISHED and block.seconds is not None]

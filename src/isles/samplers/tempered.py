@@ -256,7 +256,7 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
     }
     if group.start is not None:
         record["correlation"] = np.asarray(mutation.memory(group, particles), np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):  # dead particles, or all alike
         record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
         if "rise" in record:
             record["rise"] = (record["log_likelihood"] - record["rise"]) / log_likelihood.std(axis=1)
