@@ -15,6 +15,7 @@ import numpy as np
 
 from isles import checks
 from isles.kernels import HMC
+from isles.layout import Params
 from isles.likelihoods import (
     Bernoulli,
     Categorical,
@@ -72,6 +73,14 @@ class Model:
         if self.network.outputs == 1:
             return Bernoulli(self.network, inputs)
         return Categorical(self.network, inputs, self.network.outputs)
+
+    def masses(self, values: int) -> Params:
+        """For HMC: 1/variance a priori; for the noise, which so many values decide, about that a posteriori."""
+        prior = self.prior
+        masses = prior.layout.unravel_numpy(1 / prior.variances())
+        if self.noise == "learned":
+            masses["log_noise_std"] = masses["log_noise_std"] + 2.0 * values  # the Fisher information of log std
+        return masses
 
     def widened(self) -> Model:
         """With inputs of a usual number; the prior of each weight stays what it is."""
@@ -172,11 +181,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         model = build(MLP(x.shape[1], self.hidden, outputs, self.activation), self.prior_std, noise, targets)
         wide, sampler = model.widened(), self.sampler
         if sampler is None:
-            prior = wide.prior
-            mass = prior.layout.unravel_numpy(1 / prior.variances())
-            sampler = SMC(
-                HMC(leapfrogs=self.leapfrogs, target_acceptance=0.8, mass=mass), self.particles, self.mutations
-            )
+            kernel = HMC(leapfrogs=self.leapfrogs, target_acceptance=0.8, mass=wide.masses(y.size))
+            sampler = SMC(kernel, self.particles, self.mutations)
         found = sample(
             pad(wide, self._scaled(x), y),
             sampler,
