@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isles import baselines, data, diagnostics, metrics, models, plot
     from isles.adapt import Decorrelate
+    from isles.adapters import from_equinox, from_linen, from_nnx
     from isles.checks import (
         DamagedFileError,
         DeadIslandsError,
@@ -79,6 +80,9 @@ __all__ = [
     "classification",
     "data",
     "diagnostics",
+    "from_equinox",
+    "from_linen",
+    "from_nnx",
     "load",
     "merge",
     "mesh",
@@ -97,6 +101,7 @@ __all__ = [
 _MODULES = ("baselines", "data", "diagnostics", "metrics", "models", "plot")
 _HOMES = {
     "adapt": ("Decorrelate",),
+    "adapters": ("from_equinox", "from_linen", "from_nnx"),
     "checks": (
         "DamagedFileError",
         "DeadIslandsError",

@@ -120,7 +120,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
                 f"Decorrelate sees correlations through noise of about 1/sqrt(particles), and particles="
                 f"{sampler.particles}: take at least 100, or a fixed number of mutations"
             )
-        elif "correlation" in trace and (_last(trace["correlation"]) > sampler.mutations.threshold).any():
+        elif "correlation" in trace and (last_finite(trace["correlation"]) > sampler.mutations.threshold).any():
             found.append(
                 f"Decorrelate stopped at its max={sampler.mutations.max} before particles decorrelated: raise max"
             )
@@ -228,7 +228,7 @@ def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:
     ]
 
 
-def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def last_finite(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The last finite entry of each column."""
     finite = np.isfinite(values)
     rows = len(values) - 1 - np.argmax(finite[::-1], axis=0)
@@ -236,7 +236,7 @@ def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _mean_of_last(values: np.ndarray[Any, Any]) -> float:
-    last = _last(values)
+    last = last_finite(values)
     return float(last[np.isfinite(last)].mean()) if np.isfinite(last).any() else float("nan")
 
 
