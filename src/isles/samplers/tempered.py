@@ -259,7 +259,9 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
     with np.errstate(invalid="ignore", divide="ignore"):  # dead particles, or all alike
         record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
         if "rise" in record:
-            record["rise"] = (record["log_likelihood"] - record["rise"]) / log_likelihood.std(axis=1)
+            spread = log_likelihood.std(axis=1)
+            gain = record["log_likelihood"] - record["rise"]
+            record["rise"] = np.where(spread > 0, gain / spread, np.nan)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
     first = block.first_alive
