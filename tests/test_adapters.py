@@ -53,6 +53,7 @@ def equinox_pair() -> tuple[Any, Any, Any]:
     return isles.from_equinox(module), jax.vmap(module), None
 
 
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # so few particles deserve warnings
 @pytest.mark.parametrize("pair", [linen_pair, nnx_pair, equinox_pair])
 def test_adapted_network_is_the_original(pair: Any) -> None:
     (apply, params), original, path = pair()

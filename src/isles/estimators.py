@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from isles import checks
@@ -74,13 +75,10 @@ class Model:
             return Bernoulli(self.network, inputs)
         return Categorical(self.network, inputs, self.network.outputs)
 
-    def masses(self, values: int) -> Params:
-        """For HMC: 1/variance a priori; for the noise, which so many values decide, about that a posteriori."""
+    def masses(self) -> Params:
+        """For HMC: 1/variance of every parameter a priori."""
         prior = self.prior
-        masses = prior.layout.unravel_numpy(1 / prior.variances())
-        if self.noise == "learned":
-            masses["log_noise_std"] = masses["log_noise_std"] + 2.0 * values  # the Fisher information of log std
-        return masses
+        return prior.layout.unravel_numpy(1 / prior.variances())
 
     def widened(self) -> Model:
         """With inputs of a usual number; the prior of each weight stays what it is."""
@@ -133,7 +131,7 @@ def unpad(found: Posterior, model: Model) -> Posterior:
         found,
         layout=prior.layout,
         positions=positions,
-        log_prior=np.asarray(jax.vmap(jax.vmap(prior.log_density))(positions)),
+        log_prior=np.asarray(jax.vmap(jax.vmap(prior.log_density))(jnp.asarray(positions))),
         likelihood=model.likelihood,
         plan=None,  # it is one of the wider network
     )
@@ -181,7 +179,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         model = build(MLP(x.shape[1], self.hidden, outputs, self.activation), self.prior_std, noise, targets)
         wide, sampler = model.widened(), self.sampler
         if sampler is None:
-            kernel = HMC(leapfrogs=self.leapfrogs, target_acceptance=0.8, mass=wide.masses(y.size))
+            kernel = HMC(leapfrogs=self.leapfrogs, target_acceptance=0.9, mass=wide.masses())
             sampler = SMC(kernel, self.particles, self.mutations)
         found = sample(
             pad(wide, self._scaled(x), y),
