@@ -70,13 +70,13 @@ class Traps:
         """Role and phase of all processes that run."""
         found = {}
         for path in (self.folder / "phases").iterdir():
-            role, _, phase = path.read_text().strip().partition(" ")
-            if phase and is_running(int(path.name)):
+            role, started, phase = [*path.read_text().split(), "", "", ""][:3]
+            if phase and is_running(int(path.name), started):
                 found[int(path.name)] = (role, phase)
         return found
 
     def last_phase(self, pid: int) -> str:
-        return (self.folder / "phases" / str(pid)).read_text().strip().partition(" ")[2]
+        return (self.folder / "phases" / str(pid)).read_text().split()[2]
 
     @contextmanager
     def gate(self, point: str) -> Iterator[None]:
@@ -90,6 +90,8 @@ class Traps:
 
     def kill(self, pid: int) -> bool:
         """Kill a process now; False if it was gone already. The log says what it did."""
+        if pid not in self.phases():
+            return False
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -175,11 +177,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid: int, started: str | None = None) -> bool:
+    """Whether a process is there and no zombie; with its start time, since a pid may be another's by now."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
+    return facts[0] not in "ZX" and started in (None, facts[19])
 
 
 def parent(pid: int) -> int:

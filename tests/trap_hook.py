@@ -5,7 +5,8 @@ tells lies beside it:
 
 traps/ROLE.POINT.N   an armed trap: the first process of that role that passes the point for the N-th time dies
 fired/               traps that were claimed, by a rename, so that each kills once
-phases/PID           the role and what a process does: starting, sampling, writing, or waiting for a block
+phases/PID           role, start time (pids are used again) and what a process does: starting, sampling, writing,
+                     or waiting for a block
 gates/POINT          where processes wait while the file is there
 log                  a line a kill: how, point, role, phase, pid
 """
@@ -40,7 +41,7 @@ def enter(name):
     phase = name
     if phase_file is None:
         phase_file = os.open(f"{HERE}/phases/{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.pwrite(phase_file, f"{ROLE} {name}".ljust(30).encode(), 0)
+    os.pwrite(phase_file, f"{ROLE} {STARTED} {name}".ljust(50).encode(), 0)
 
 
 def reach(point):
@@ -144,7 +145,12 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-ROLE = find_role()
+def start_time():
+    with _open("/proc/self/stat") as file:
+        return file.read().rpartition(")")[2].split()[19]
+
+
+ROLE, STARTED = find_role(), start_time()
 if ROLE is not None:
     enter("starting")
     builtins.open, os.fsync, os.replace = open_file, fsync, replace
