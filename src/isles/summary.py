@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isles.posterior import Posterior
 
 
+TOO_FEW_ACCEPTED = 0.05  # moves
 TOO_MUCH_RISE = 0.3  # of the log-likelihood within a stage, in standard deviations; 0 if particles keep up
 TOO_MUCH_MEMORY = 0.97  # correlation with the start of a stage, at its end
 
@@ -84,7 +85,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     trace = posterior.trace
     if trace:
         acceptance = _mean_of_last(trace["acceptance"])
-        if acceptance < 0.05:
+        if acceptance < TOO_FEW_ACCEPTED:
             found.append(
                 f"mean acceptance {acceptance:.3f} at the end: particles hardly move; lower step_size, "
                 f"or leave it None and raise mutations or burn_in so that it can adapt"
@@ -200,7 +201,7 @@ def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
             f"stage in the second half of the stages (0 is best), so particles lag behind their target: {remedy}"
         ]
     remembered = _mean_of_last(trace["correlation"])
-    if remembered > TOO_MUCH_MEMORY:
+    if remembered > TOO_MUCH_MEMORY and _mean_of_last(trace["acceptance"]) >= TOO_FEW_ACCEPTED:
         return [
             f"too short: at the end of the last stage, particles were still correlated by {remembered:.3f} with "
             f"where they began it, so the copies that resampling made stay copies: {remedy}"
