@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,10 @@ from clusters import Cluster, cluster
 from kills import compiled, compiled_folder, tally, traps
 
 __all__ = ["compiled", "compiled_folder", "tally", "traps"]
+
+# a shell that runs the tests in the background has their children ignore Ctrl-C, which some tests press
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
