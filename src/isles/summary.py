@@ -121,7 +121,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
                 f"Decorrelate sees correlations through noise of about 1/sqrt(particles), and particles="
                 f"{sampler.particles}: take at least 100, or a fixed number of mutations"
             )
-        elif "correlation" in trace and (last_finite(trace["correlation"]) > sampler.mutations.threshold).any():
+        elif sampler.plan is None and trace and _still_correlated(trace["correlation"], sampler.mutations):
             found.append(
                 f"Decorrelate stopped at its max={sampler.mutations.max} before particles decorrelated: raise max"
             )
@@ -185,6 +185,10 @@ def _disagreement(posterior: Posterior) -> list[str]:
     if rows.get("nested R-hat", 1.0) > 1.1 * rows.get("nested R-hat, floor", 1.0):
         return [f"chains remember their starts (nested R-hat {rows['nested R-hat']:.2f}): raise burn_in"]
     return []
+
+
+def _still_correlated(correlation: np.ndarray[Any, Any], rule: Decorrelate) -> bool:
+    return bool((last_finite(correlation) > rule.threshold).any())
 
 
 def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
