@@ -12,20 +12,19 @@ import inspect
 import json
 import os
 import platform
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import Mesh
 
 from isles import adapt, checks, devices, kernels, keys, references, samplers
 from isles.checks import FolderError
+from isles.fingerprints import fingerprint, fingerprint_function
 from isles.layout import Params
 from isles.likelihoods import known
 from isles.problem import Problem
@@ -75,8 +74,7 @@ class Definition:
     @property
     def blocks(self) -> tuple[np.ndarray[Any, Any], ...]:
         """The islands of each block."""
-        numbers, size = np.arange(self.islands), self.islands_per_block
-        return tuple(numbers[first : first + size] for first in range(0, self.islands, size))
+        return split(self.islands, self.islands_per_block)
 
     def write(self) -> Saved:
         """As JSON, with the tensors that JSON does not suit."""
@@ -128,6 +126,12 @@ class Definition:
             "machine": {"processor": processor(), "system": platform.platform(), "devices": _devices()},
         }
         return Saved(tensors, facts)
+
+
+def split(islands: int, size: int) -> tuple[np.ndarray[Any, Any], ...]:
+    """The islands of each block."""
+    numbers = np.arange(islands)
+    return tuple(numbers[first : first + size] for first in range(0, islands, size))
 
 
 def define(
@@ -300,36 +304,6 @@ def import_problem(reference: str) -> Problem:
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={reference!r} gives a {type(problem).__name__}; it must give an isles.Problem")
     return problem
-
-
-def fingerprint(tree: Any) -> str:
-    """A checksum of a pytree's arrays."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        array = np.asarray(leaf, order="C")
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        if array.size:
-            digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()[:32]
-
-
-def fingerprint_function(function: Callable[..., Any], *arguments: Any) -> str:
-    """A checksum of what a function computes on arguments of these shapes, and of the arrays that it holds."""
-    traced = jax.make_jaxpr(function)(*arguments)
-    program = re.sub(r" at 0x[0-9a-f]+|0x[0-9a-f]+", "", str(traced.jaxpr))
-    constants = [*traced.consts, *_inner_constants(traced.jaxpr)]
-    return hashlib.sha256((program + fingerprint(constants)).encode()).hexdigest()[:32]
-
-
-def _inner_constants(jaxpr: Jaxpr) -> Iterator[Any]:
-    """Arrays held by functions inside, such as jitted ones: the text of a program does not show them."""
-    for equation in jaxpr.eqns:
-        for value in jax.tree.leaves(list(equation.params.values())):
-            if isinstance(value, ClosedJaxpr):
-                yield from value.consts
-                yield from _inner_constants(value.jaxpr)
-            elif isinstance(value, Jaxpr):
-                yield from _inner_constants(value)
 
 
 def processor() -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from isles import posterior as posteriors
 from isles.checks import DamagedFileError, FolderError, PartialRunError
-from isles.definition import STRANGE, check_format, digest, read_sampler
+from isles.definition import STRANGE, check_format, digest, read_sampler, split
 from isles.engines.blocks import Work, read_result
 from isles.layout import Layout, Params
 from isles.likelihoods import Apply, Likelihood, known
@@ -137,12 +137,6 @@ def finished(place: RunFolder, work: Work) -> tuple[set[int], int]:
         if (result := read_result(place, work.digest, number, len(islands))) is not None
     }
     return set(epochs), sum(epochs.values())
-
-
-def split(islands: int, size: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """The islands of each block."""
-    numbers = np.arange(islands)
-    return tuple(numbers[first : first + size] for first in range(0, islands, size))
 
 
 def name_islands(blocks: Sequence[np.ndarray[Any, Any]], chosen: Sequence[int]) -> tuple[int, ...]:
