@@ -182,3 +182,26 @@ def test_seeds_use_all_their_bits(small: targets.Conjugate) -> None:
     )
     seeds = [0, 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1]
     assert len({np.asarray(first(seed)).tobytes() for seed in seeds}) == len(seeds)
+
+
+def test_islands_by_number_are_those_of_a_larger_run(small: targets.Conjugate, tmp_path: Any) -> None:
+    """More islands can be added later: an island depends on the seed and its number alone."""
+    sampler = isles.SMC(isles.HMC(leapfrogs=8), 16, 8)
+    options = {"seed": 3, "islands_per_block": 1, "engine": "serial"}
+    whole = isles.sample(small.problem, sampler, islands=5, **options)
+    chosen = [3, 1]
+    part = isles.sample(small.problem, sampler, islands=chosen, folder=tmp_path / "part", **options)
+    np.testing.assert_array_equal(part.positions, whole.positions[chosen])
+    np.testing.assert_array_equal(part.island_log_evidence, whole.island_log_evidence[chosen])
+    again = isles.merge(tmp_path / "part")
+    np.testing.assert_array_equal(again.positions, part.positions)
+    with pytest.raises(isles.FolderError, match=r"island_numbers"):
+        isles.sample(small.problem, sampler, islands=[3, 2], folder=tmp_path / "part", **options)
+    with pytest.raises(isles.FolderError, match=r"island_numbers"):
+        isles.sample(small.problem, sampler, islands=2, folder=tmp_path / "part", **options)
+
+
+@pytest.mark.parametrize("islands", [[], [1, 1], [-1], [1 << 32], "ab"])
+def test_bad_island_numbers(small: targets.Conjugate, islands: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"islands="):
+        isles.sample(small.problem, isles.SMC(particles=4, mutations=1), islands=islands)

@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -70,17 +70,18 @@ class Definition:
     threads: int | None  # None: of the caller's own process
     reference: str | None = None  # where the problem can be imported from
     mesh: Mesh | None = None  # devices of this process
+    numbers: tuple[int, ...] | None = None  # of the islands; None: 0, 1, 2, ...
 
     @property
     def blocks(self) -> tuple[np.ndarray[Any, Any], ...]:
         """The islands of each block."""
-        return split(self.islands, self.islands_per_block)
+        return split(self.islands, self.islands_per_block, self.numbers)
 
     def write(self) -> Saved:
         """As JSON, with the tensors that JSON does not suit."""
         problem, layout = self.problem, self.problem.layout
         tensors: dict[str, np.ndarray[Any, Any]] = {}
-        facts = {
+        facts: dict[str, Any] = {
             "format": FORMAT,
             "settings": {
                 "sampler": codec.encode(self.sampler, tensors, SETTINGS, "sampler"),
@@ -125,13 +126,15 @@ class Definition:
             },
             "machine": {"processor": processor(), "system": platform.platform(), "devices": _devices()},
         }
+        if self.numbers is not None:
+            facts["settings"]["island_numbers"] = list(self.numbers)
         return Saved(tensors, facts)
 
 
-def split(islands: int, size: int) -> tuple[np.ndarray[Any, Any], ...]:
+def split(islands: int, size: int, numbers: Sequence[int] | None = None) -> tuple[np.ndarray[Any, Any], ...]:
     """The islands of each block."""
-    numbers = np.arange(islands)
-    return tuple(numbers[first : first + size] for first in range(0, islands, size))
+    chosen = np.arange(islands) if numbers is None else np.asarray(numbers)
+    return tuple(chosen[first : first + size] for first in range(0, islands, size))
 
 
 def define(
@@ -139,7 +142,7 @@ def define(
     sampler: Sampler,
     threads: int | None,
     *,
-    islands: int,
+    islands: int | Sequence[int],
     seed: int,
     islands_per_block: int | None,
     chunk_rows: int | None,
@@ -154,7 +157,8 @@ def define(
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
     if isinstance(sampler, type) or not hasattr(sampler, "advance"):
         raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
-    islands = checks.count("islands", islands)
+    numbers = None if not isinstance(islands, Sequence) else check_numbers(islands)
+    islands = checks.count("islands", islands if numbers is None else len(numbers))
     keys.root(seed)  # raises on a bad seed
     if chunk_rows is not None:
         problem = problem.with_chunk_rows(chunk_rows)
@@ -166,7 +170,7 @@ def define(
     problem = problem.for_particles(size * sampler.width)
     if mesh is not None:
         mesh = devices.check(mesh, sampler.width)
-    return Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh)
+    return Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh, numbers)
 
 
 def reopen(
@@ -204,7 +208,7 @@ def reopen(
         mesh = devices.check(mesh, sampler.width)
     definition = Definition(
         problem, sampler, output, settings["seed"], settings["islands"], settings["islands_per_block"],
-        settings["threads"], reference, mesh,
+        settings["threads"], reference, mesh, island_numbers(settings),
     )  # fmt: skip
     check_agreement(saved, definition.write())
     return definition
@@ -231,9 +235,9 @@ def check_agreement(found: Saved, wanted: Saved) -> None:
     for section in ("settings", "problem", "numbers"):
         old, new = found.facts.get(section, {}), wanted.facts[section]
         differences += [
-            _difference(name, old.get(name), new[name])
-            for name in new
-            if old.get(name) != new[name] and name not in ("reference", "sampler")
+            _difference(name, old.get(name), new.get(name))
+            for name in dict.fromkeys([*new, *old])
+            if old.get(name) != new.get(name) and name not in ("reference", "sampler")
         ]
         if section == "settings" and not differences and old.get("sampler") != new["sampler"]:
             differences.append("the sampler differs in what its repr does not show")
@@ -257,6 +261,23 @@ def check_output(collect: Mapping[str, Callable[[Params], Any]] | None, keep: st
         if not callable(function):
             raise TypeError(f"collect[{name!r}]={function!r} must be a function of the parameters")
     return output
+
+
+def check_numbers(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of islands that make sense."""
+    found = tuple(checks.count("islands", number, minimum=0) for number in numbers)
+    if not found or len(set(found)) < len(found) or max(found) >= MAX_ISLANDS:
+        raise ValueError(
+            f"islands={numbers!r} must be a number of islands, or different numbers below 2³² that name them, "
+            f"as range(8, 16)"
+        )
+    return found
+
+
+def island_numbers(settings: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The numbers of a run's islands, where they are not 0, 1, 2, ..."""
+    numbers = settings.get("island_numbers")
+    return None if numbers is None else check_numbers(numbers)
 
 
 def check_memory(problem: Problem, sampler: Sampler) -> None:
@@ -337,6 +358,8 @@ def check_format(saved: Saved) -> None:
             checks.count("threads", settings["threads"])
         if islands >= MAX_ISLANDS or not isinstance(settings["collect"], dict):
             raise ValueError(f"islands={islands}, collect={settings['collect']}")
+        if len(island_numbers(settings) or range(islands)) != islands:
+            raise ValueError(f"islands={islands}, island_numbers={settings['island_numbers']}")
     except (KeyError, TypeError, ValueError) as error:
         raise FolderError(f"run.json has no proper settings ({error!r}): {STRANGE}") from error
 

@@ -209,6 +209,26 @@ class Posterior:
             plan=None,
         )
 
+    def select(self, island: int, draws: slice = slice(None)) -> Posterior:
+        """One island alone, or some of its draws, with the weights they have among themselves."""
+        one = slice(island, island + 1)
+        part = lambda values: values[one, draws]
+        return dataclasses.replace(
+            self,
+            positions=None if self.positions is None else part(self.positions),
+            log_prior=part(self.log_prior),
+            log_likelihood=part(self.log_likelihood),
+            log_weights=part(self.log_weights),
+            island_log_evidence=None if self.island_log_evidence is None else self.island_log_evidence[one],
+            chain_shape=None,
+            trace={name: values[:, one] for name, values in self.trace.items()},
+            nonfinite=self.nonfinite[one],
+            dead=self.dead[one],
+            island_sums=jax.tree.map(lambda sums: sums[one], self.island_sums),
+            island_sum_weights=self.island_sum_weights[one],
+            missing=(),
+        )
+
     def with_weights(self, weighting: str) -> Posterior:
         """The same draws with islands weighted by `"evidence"` or `"equal"`-ly."""
         checks.choice("weighting", weighting, ["evidence", "equal"])

@@ -12,7 +12,7 @@ import numpy as np
 
 from isles import posterior as posteriors
 from isles.checks import DamagedFileError, FolderError, PartialRunError
-from isles.definition import STRANGE, check_format, digest, read_sampler, split
+from isles.definition import STRANGE, check_format, digest, island_numbers, read_sampler, split
 from isles.engines.blocks import Work, read_result
 from isles.layout import Layout, Params
 from isles.likelihoods import Apply, Likelihood, known
@@ -55,7 +55,7 @@ def merge(
         likelihood = known(problem) if problem is not None else rebuild(saved.facts["likelihood"], apply)
     except (KeyError, IndexError, AttributeError, RecursionError) as error:
         raise FolderError(f"run.json describes no parameters ({error!r}): {STRANGE}") from error
-    blocks = split(settings["islands"], settings["islands_per_block"])
+    blocks = split(settings["islands"], settings["islands_per_block"], island_numbers(settings))
     name = digest(saved.facts)
     found = {number: read_result(place, name, number, len(islands)) for number, islands in enumerate(blocks)}
     missing = name_islands(blocks, [number for number, result in found.items() if result is None])

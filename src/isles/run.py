@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jax.sharding import Mesh
@@ -46,7 +46,7 @@ def sample(
     problem: Problem | str,
     sampler: Sampler,
     *,
-    islands: int = 1,
+    islands: int | Sequence[int] = 1,
     seed: int = 0,
     folder: FolderName | None = None,
     engine: str | Engine | None = None,
@@ -70,7 +70,8 @@ def sample(
     Args:
         problem: what to sample from, or where to import it from, as `"package.module:function"`.
         sampler: `SMC(...)`, `MCMC(...)` or `AIS(...)`: what each island does.
-        islands: P.
+        islands: P; or the numbers of the islands, as `range(8, 16)` for eight more than a run of 8 has: an island
+            depends on the seed and its number alone.
         seed: decides every random number, together with the island's number.
         folder: where the run is kept, with checkpoints from which `isles.resume` goes on. The same call on a
             folder that holds this very run goes on, too.

@@ -1,0 +1,85 @@
+"""The command that reproduces experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isles import checks
+from isles.cli import output
+from isles.cli.app import ExitCode, UsageError, app
+from isles.cli.runs import Json
+from isles.cli.settings import gather, takes
+from isles.reproduce import experiments
+
+
+@app.command()
+@takes(["engine", "workers", "max_seconds", "progress"])
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="The experiment; see --list.", show_default=False)] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show the experiments and what they cost.")] = False,
+    budget: Annotated[str, typer.Option(help="quick, standard, or paper.")] = "standard",
+    folder: Annotated[Path, typer.Option(help="Where experiments live.")] = Path("experiments"),
+    page: Annotated[bool, typer.Option("--page", help="Only write the page anew from the islands there.")] = False,
+    json: Json = False,
+    **settings: Any,
+) -> int:
+    """Run one of the published experiments, or go on with it, and write its page.
+
+    Every island that is finished is kept in experiments/NAME/islands; the same command goes on from there.
+    **quick** is a small one of the same kind, kept apart; **paper** is the whole of it, for a cluster.
+
+    **Examples**
+
+        isles reproduce --list
+
+        isles reproduce mnist-short --max-seconds 3600
+
+        isles reproduce mnist-short --budget paper --engine ray
+    """
+    chosen = gather(None, settings)
+    try:
+        if listed or name is None:
+            return show(folder, json)
+        checks.choice("budget", budget, experiments.BUDGETS)
+        experiment = experiments.load(folder, name, budget)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    from isles.reproduce import page as pages
+    from isles.reproduce import work
+
+    if budget == "quick":
+        experiment = experiments.apart(experiment)
+    complete = page or work.run(experiment, budget, say=output.say, **chosen)
+    pages.write(experiment)
+    output.say(f"see {experiment.folder / 'README.md'}")
+    return ExitCode.OK if complete else ExitCode.PARTIAL
+
+
+def show(folder: Path, json: bool) -> int:
+    """The experiments, what is done, and what is left to do on this machine."""
+    names = experiments.names(folder)
+    if not names:
+        raise UsageError(f"{folder} holds no experiments; run in a clone of isles' repository, or give --folder")
+    from isles.reproduce.forecast import forecast
+
+    rows = [forecast(experiments.load(folder, name)) for name in names]
+    if json:
+        output.show_json([row._asdict() for row in rows])
+    else:
+        columns = ("experiment", "islands done", "hours left", "hours in all", "paper's, hours", "title")
+        table = [
+            (
+                row.experiment,
+                f"{row.done} of {row.islands}",
+                f"{row.hours_left:.2g}",
+                f"{row.standard_hours:.2g}",
+                f"{row.paper_hours:.2g}",
+                row.title,
+            )
+            for row in rows
+        ]
+        output.show_table(columns, table)
+    return ExitCode.OK
