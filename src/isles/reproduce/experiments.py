@@ -111,9 +111,9 @@ class Experiment:
             for low, high in _levels(self.methods):
                 for method in self.methods:
                     extent = method.extents[step]
-                    islands = (
-                        range(low, min(high, extent.islands)) if method.parts == 1 else range(0 if low else 1)
-                    )
+                    islands = range(low, min(high, extent.islands))
+                    if method.parts > 1:  # the whole chain, which is long, when others have as many islands
+                        islands = range(low < method.parts <= high)
                     places = [Place(r, p) for p in islands for r in range(extent.realizations)]
                     fresh = tuple(place for place in places if (method.name, place) not in seen)
                     if fresh:
