@@ -32,7 +32,7 @@ class HMC(Kernel):
         trajectory: τ; L = max(1, floor(τ/ε)), at most `max_leapfrogs`. In the parameters' own units.
         leapfrogs: L itself; give one of the two (10 leapfrogs when neither is given).
         step_size: ε, fixed; adapted to `target_acceptance` when None, starting at
-            (smallest prior std) · d^{-1/4}.
+            (smallest prior std) · d^{-1/4}, or · 1.65 d^{-1/6} where L is 1.
         target_acceptance: mean acceptance probability that adaptation aims at.
         mass: M₀: `"identity"`; `"population"`, the inverse variances of the particles; or a diagonal, as a
             number or a pytree like the parameters.
@@ -90,9 +90,12 @@ class HMC(Kernel):
         return isinstance(self.mass, str) and self.mass == "population"
 
     def tuning(self, problem: Problem) -> Tuning:
-        """ε = (smallest prior std, in units of the inverse mass) · d^{-1/4}."""
-        length = self.leapfrogs if self.trajectory is None else self.trajectory
-        return first_tuning(self, problem, problem.dimension**-0.25, float(length or 0))
+        """ε = (smallest prior std, in units of the inverse mass) · d^{-1/4}; that of MALA for one leapfrog."""
+        length = float((self.leapfrogs if self.trajectory is None else self.trajectory) or 0)
+        single = first_tuning(self, problem, langevin_factor(problem.dimension), length)
+        if self.leapfrogs == 1 or (self.trajectory is not None and self.trajectory < 2 * single.step_size):
+            return single
+        return first_tuning(self, problem, problem.dimension**-0.25, length)
 
 
 def leapfrog_step(
@@ -124,6 +127,11 @@ def leapfrog_step(
     log_ratio = problem.log_ratio(end, state, tempering) - kinetic
     state, acceptance = base.accept(key_accept, log_ratio, end, state)
     return state, Info(acceptance, evaluations=count, nonfinite=nonfinite)
+
+
+def langevin_factor(dimension: int) -> float:
+    """The best step of one leapfrog on a standard Gaussian (Roberts & Rosenthal 1998), as the prior whitened is."""
+    return float(1.65 * dimension ** (-1 / 6))
 
 
 def first_tuning(kernel: Any, problem: Problem, factor: float, length: float) -> Tuning:

@@ -24,7 +24,7 @@ class MALA(Kernel):
 
     Args:
         step_size: ε, fixed; adapted to `target_acceptance` when None, starting at
-            (smallest prior std) · d^{-1/6}.
+            (smallest prior std) · 1.65 d^{-1/6}.
         target_acceptance: mean acceptance probability that adaptation aims at.
         mass: `"identity"`, `"population"` or a diagonal, as for `HMC`.
     """
@@ -55,5 +55,5 @@ class MALA(Kernel):
         return isinstance(self.mass, str) and self.mass == "population"
 
     def tuning(self, problem: Problem) -> Tuning:
-        """ε = (smallest prior std, in units of the inverse mass) · d^{-1/6}."""
-        return hmc.first_tuning(self, problem, problem.dimension ** (-1 / 6), 1.0)
+        """ε = (smallest prior std, in units of the inverse mass) · 1.65 d^{-1/6}."""
+        return hmc.first_tuning(self, problem, hmc.langevin_factor(problem.dimension), 1.0)
