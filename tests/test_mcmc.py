@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import jax
@@ -199,3 +200,12 @@ def test_pieces_add_up_and_change_no_bit(small: targets.Conjugate, monkeypatch: 
         cut = isles.sample(small.problem, sampler, islands=3, seed=4)
     assert cut.positions.tobytes() == whole.positions.tobytes()
     assert cut.epochs == whole.epochs
+
+
+def test_one_leapfrog_starts_at_its_best_step_on_the_prior() -> None:
+    """With no likelihood at all, the step that adaptation starts from is accepted as the theory of MALA says."""
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(2000), std=0.3), lambda _: jnp.zeros(()))
+    for kernel in (isles.HMC(leapfrogs=1), isles.HMC(trajectory=0.01), isles.MALA()):
+        fixed = dataclasses.replace(kernel, step_size=float(kernel.tuning(problem).step_size))
+        posterior = isles.sample(problem, isles.MCMC(fixed, chains=64, burn_in=1, draws=20), seed=1)
+        assert np.nanmean(posterior.trace["acceptance"]) == pytest.approx(0.574, abs=0.05)
