@@ -23,7 +23,7 @@ check: setup
 
 # the site of docs/, to open at build/docs/index.html
 docs: setup
-	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -d build/doctrees docs build/docs
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadgroup
