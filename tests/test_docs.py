@@ -136,7 +136,7 @@ def test_every_public_name_is_documented_and_in_the_reference(name: str) -> None
         if inspect.ismodule(thing):
             assert f".. automodule:: {thing.__name__}\n   :members:" in modules
         elif not callable(thing):
-            assert f".. autodata:: {module.__name__}.{public}\n" in modules
+            assert f".. py:data:: {module.__name__}.{public}\n" in modules
         else:
             assert inspect.getdoc(thing), public
             assert name or public in listed, f"docs/api.md does not have {public}"
