@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-faults check wheel-check bench clean
+.PHONY: setup demo test test-faults check docs wheel-check bench clean
 .DELETE_ON_ERROR:
 
 setup: .venv/ready
@@ -20,6 +20,10 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# the site of docs/, to open at build/docs/index.html
+docs: setup
+	$(BIN)/python -m sphinx -q -E -W --keep-going -d build/doctrees docs build/docs
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadgroup
@@ -44,4 +48,4 @@ bench: .venv-bench/ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench build .mypy_cache .pytest_cache .ruff_cache

@@ -1,24 +1,32 @@
-"""Every Python and console block of the README and the docs runs, and prints what is shown. Examples run too."""
+"""Every Python and console block of the README and the docs runs, and prints what is shown. Examples run too.
+
+The reference holds every public name, and the source cites equations that are there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import io
 import os
 import re
 import runpy
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import isles
 from isles.cli import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = ["baselines", "data", "diagnostics", "metrics", "models", "plot"]
 BLOCK = re.compile(
     r"^```(python|console|toml)\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
@@ -75,14 +83,31 @@ def assert_same_output(printed: str, shown: str) -> None:
     np.testing.assert_allclose(numbers(printed), numbers(shown), rtol=0.3, atol=0.06)
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+EXAMPLES = [
+    pytest.param(path, id=path.name, marks=[pytest.mark.xdist_group("ray")] if path.name == "on_ray.py" else [])
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # their small settings here may be too short
-def test_examples_run(example: Path, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_examples_run(example: Path, capsys: Any, monkeypatch: Any, tmp_path: Path, request: Any) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    if example.name == "text.py" and not isles.data.names()["imdb"].available:
+        pytest.skip("needs features of IMDb: a file imdb_mpnet.npz in ISLES_DATA or the cache")
+    if example.name == "on_ray.py":
+        monkeypatch.setenv("RAY_ADDRESS", request.getfixturevalue("nodes").address)
     namespace = runpy.run_path(str(example))
-    arguments = {"many_islands.py": {"islands": 256}, "demo.py": {"train": 100, "burn_in": 10, "mutations": 1}}
+    arguments = {
+        "many_islands.py": {"islands": 256},
+        "demo.py": {"train": 100, "burn_in": 10, "mutations": 1},
+        "images.py": {"train": 100, "mutations": 1},
+        "text.py": {"train": 100, "test": 100},
+    }
     namespace["main"](**arguments.get(example.name, {}))
-    assert capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed and "the same bits        False" not in printed
 
 
 def test_links_lead_somewhere() -> None:
@@ -91,8 +116,51 @@ def test_links_lead_somewhere() -> None:
             assert os.path.exists(page.parent / target), f"{page.name} links to {target}, which is not there"
 
 
-def test_every_public_name_is_documented() -> None:
-    import isles
+def public_names(module: Any) -> list[str]:
+    """What a module exports: `__all__`, or what it defines itself."""
+    own = lambda thing: getattr(thing, "__module__", None) == module.__name__ and callable(thing)
+    found = [name for name, thing in vars(module).items() if not name.startswith("_") and own(thing)]
+    return getattr(module, "__all__", found)
 
-    for name in isles.__all__:
-        assert (getattr(isles, name).__doc__ or "").strip(), name
+
+@pytest.mark.parametrize("name", ["", *MODULES])
+def test_every_public_name_is_documented_and_in_the_reference(name: str) -> None:
+    module = importlib.import_module(f"isles.{name}".rstrip("."))
+    modules = (ROOT / "docs" / "modules.md").read_text()
+    listed = re.findall(
+        r"^\.\. auto(?:class|function|exception):: (\w+)", (ROOT / "docs" / "api.md").read_text(), re.M
+    )
+    assert len(listed) == len(set(listed))
+    for public in public_names(module):
+        thing = getattr(module, public)
+        if inspect.ismodule(thing):
+            assert f".. automodule:: {thing.__name__}\n   :members:" in modules
+        elif not callable(thing):
+            assert f".. py:data:: {module.__name__}.{public}\n" in modules
+        else:
+            assert inspect.getdoc(thing), public
+            assert name or public in listed, f"docs/api.md does not have {public}"
+
+
+def test_the_source_cites_equations_that_are_there() -> None:
+    numbers = [
+        int(number) for number in re.findall(r"\*\*\((\d+)\)\*\*", (ROOT / "docs" / "method.md").read_text())
+    ]
+    assert numbers == list(range(1, len(numbers) + 1))
+    source = "".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+    assert {int(number) for number in re.findall(r"method\.md \((\d+)\)", source)} == set(numbers)
+
+
+def test_pages_are_reached_from_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    entries = set(
+        re.findall(r"^(\w+)$", "".join(re.findall(r"{toctree}(.*?)```", index, re.DOTALL)), re.MULTILINE)
+    )
+    assert entries | {"index"} == {page.stem for page in (ROOT / "docs").glob("*.md")}
+    assert all(f"({entry}.md)" in index for entry in entries)
+
+
+def test_one_version_everywhere() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert declared == isles.__version__
+    assert f"version: {declared}" in (ROOT / "CITATION.cff").read_text().splitlines()

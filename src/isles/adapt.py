@@ -30,13 +30,16 @@ class Decorrelate:
 
 
 def next_step_size(step_size: Array, acceptance: Array, target: Array, number: Array) -> Array:
-    """Robbins-Monro on the log scale: log ε += ½ m^{−0.6} (ā − target) after mutation number m = 1, 2, ..."""
+    """Robbins-Monro on the log scale: method.md (13), after mutation m = 1, 2, ...
+
+    log ε += ½ m^{−0.6} (ā − target).
+    """
     gain = 0.5 * number.astype(step_size.dtype) ** -0.6
     return step_size * jnp.exp(gain * (acceptance - target))
 
 
 def shrunk_variances(variances: Array, previous: Array, particles: int) -> Array:
-    """Population variances, held back toward the last ones as by four more particles.
+    """Population variances, held back toward the last ones as by four more particles: method.md (14).
 
     Without it, the duplicates that resampling leaves among few particles give a variance of zero, and an
     island that never moves again.
@@ -47,7 +50,7 @@ def shrunk_variances(variances: Array, previous: Array, particles: int) -> Array
 def running_moments(mean: Array, variances: Array, positions: Array, number: Array) -> tuple[Array, Array]:
     """Mean and variances (I, d) after a look at positions (I, N, d), with weight (1 + m)^{−0.7} on the new.
 
-    The power forgets the way from the starting points, and diminishes.
+    See method.md (15). The power forgets the way from the starting points, and diminishes.
     """
     gain = (1 + number).astype(mean.dtype) ** -0.7
     mean = mean + gain * (positions.mean(axis=1) - mean)
@@ -56,7 +59,7 @@ def running_moments(mean: Array, variances: Array, positions: Array, number: Arr
 
 
 def correlation(start: Array, now: Array) -> Array:
-    """Mean over coordinates of the correlation over particles, (I,), of arrays (I, N, d)."""
+    """Mean over coordinates of the correlation over particles, (I,), of arrays (I, N, d): method.md (16)."""
     a = start - start.mean(axis=1, keepdims=True)
     b = now - now.mean(axis=1, keepdims=True)
     scale = jnp.sqrt(jnp.sum(a * a, axis=1) * jnp.sum(b * b, axis=1))  # (I, d)

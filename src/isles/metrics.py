@@ -246,7 +246,7 @@ def agreement(prediction: Any, reference: Any) -> float:
 
 
 def total_variation(prediction: Any, reference: Any) -> float:
-    """Mean over the data of ½ Σ |p − q|, between 0 and 1."""
+    """Mean over the data of `½ Σ |p − q|`, between 0 and 1."""
     p, q = _two(prediction, reference)
     return float(0.5 * np.abs(p - q).sum(axis=1).mean())
 

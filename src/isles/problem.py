@@ -230,7 +230,7 @@ class Problem:
         return jnp.where(jnp.isnan(ratio) | new.nonfinite, -jnp.inf, ratio)
 
     def log_ratio(self, new: State, old: State, tempering: Array) -> Array:
-        """log π_λ(new) − log π_λ(old) for π_λ ∝ prior × likelihood^λ, from differences; never NaN."""
+        """log π_λ(new) − log π_λ(old) for the π_λ of method.md (1), from differences; never NaN."""
         prior = self.prior.log_ratio(new.position, old.position)
         ratio = prior + self.log_likelihood_ratio(new, old, tempering)
         return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)

@@ -56,9 +56,9 @@ def next_tempering(
 ) -> Floats:
     """For each island the largest λ ≤ 1 whose incremental weights keep ESS ≥ ess_fraction · (live particles).
 
-    Bisection on log Δλ in float64, from a step that is sure to be short enough: with all weights in
-    [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. The result is rounded to `dtype`, the kernels' own, so that
-    weights, evidence and kernel use one and the same λ; it always advances.
+    See method.md (2). Bisection on log Δλ in float64, from a step that is sure to be short enough: with all
+    weights in [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. The result is rounded to `dtype`, the kernels' own, so
+    that weights, evidence and kernel use one and the same λ; it always advances.
     """
     alive = np.isfinite(log_likelihood)
     shifted = _from_best(log_likelihood)
@@ -119,12 +119,12 @@ def resample(method: str, weights: Floats, uniforms: Floats) -> Integers:
 
 
 def island_weights(log_evidence: Floats) -> Floats:
-    """ω_p ∝ Z_p, in log space: islands may differ by any number of nats."""
+    """ω_p ∝ Z_p, method.md (4), in log space: islands may differ by any number of nats."""
     return normalise(log_evidence)
 
 
 def combined_log_evidence(log_evidence: Floats) -> tuple[float, float | None]:
-    """log of the mean of Z_p, and its standard error from the islands' spread (None for one island)."""
+    """log of the mean of Z_p, method.md (6), and its standard error over islands (None for one island)."""
     combined = float(log_mean_exp(log_evidence))
     count = len(log_evidence)
     if count < 2 or not np.isfinite(combined):

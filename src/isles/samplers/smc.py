@@ -112,7 +112,7 @@ class SMC(Tempered):
         moving = block.tempering < 1
         tempering = self._next_tempering(problem, block)
         log_weights = weights.increments(block.log_likelihood, tempering - block.tempering)
-        gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)
+        gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)  # method.md (3)
         tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
         # resample
         uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, self.particles)
