@@ -48,7 +48,8 @@ def laplace(
     By default Λ is cut down to its diagonal. With `last_layer`, the covariance is full over these parameters, and
     the others stay where the MAP estimate has them. Draws go through the network itself, not its linearisation.
     On a linear-Gaussian model a full covariance is exact, a diagonal gives variances 1/Λ_ii. Cost: that of
-    `map_estimate`, one epoch for each row of J (of one datum), and one a draw.
+    `map_estimate`, one epoch for each row of J (of one datum), and one a draw. The Gaussian's mean is where Adam
+    ends, which may be a standard deviation from the optimum after too few epochs: raise them until it stays.
 
     Args:
         problem: made by `isles.classification` or `isles.regression`, with an `isles.Gaussian` prior.

@@ -155,9 +155,10 @@ class MCMC:
         outset = self._outset(root, islands, output)
         group = kept["group"]
         read_back.check_like("group", group, read_back.due_group(problem, outset.kernel, len(islands)))
-        names = "epochs", "lost", "late_acceptance"
         read_back.check_arrays(kept, dict.fromkeys(("sum_weights", "nonfinite", "dead"), (len(islands),)))
-        read_back.check_arrays(kept, dict.fromkeys(names, (len(islands), self.chains)))
+        read_back.check_arrays(
+            kept, dict.fromkeys(("epochs", "lost", "late_acceptance"), (len(islands), self.chains))
+        )
         read_back.check_records(kept["records"], len(islands))
         for draws in kept["kept"]:
             shape = len(islands), self.chains, draws.log_prior.shape[2]
@@ -377,8 +378,8 @@ class MCMCBlock:
     @property
     def at_landmark(self) -> bool:
         """Whether starts are found, or burn-in ends. Time decides on other checkpoints: they hold all draws."""
-        standing = self.climb is None and not self.cut
-        return standing and self.drawn == 0 and self.burnt_in in (0, self.outset.sampler.burn_in)
+        burnt_in = self.burnt_in in (0, self.outset.sampler.burn_in)
+        return burnt_in and self.drawn == 0 and not self.cut and self.climb is None
 
     @property
     def status(self) -> Status:
