@@ -16,7 +16,7 @@ from jax import Array
 from isles import ascent, checks, expectations
 from isles.ascent import Climb, Optimised
 from isles.kernels import HMC, Kernel
-from isles.keys import Purpose, island_keys, particle_keys
+from isles.keys import Purpose, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import mutation, read_back, starts
@@ -99,7 +99,7 @@ class MCMC:
         """Prior draws: one epoch a chain."""
         outset = self._outset(root, islands, output)
         kernel = outset.kernel
-        states = mutation.draw_prior(problem, kernel, self._start_keys(root, Purpose.PRIOR, islands))
+        states = mutation.draw_prior(problem, kernel, starts.keys(self, root, Purpose.PRIOR, islands))
         alive, nonfinite = blocks.first_states(states, self.chains)
         tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
         group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(len(islands), bool))
@@ -123,11 +123,6 @@ class MCMC:
             climb=None if self.way is None else ascent.foot(states.position, self.way.steps(problem)),
         )
 
-    def _start_keys(self, root: Array, purpose: Purpose, islands: np.ndarray[Any, Any]) -> Array:
-        if self.shared_start:
-            return jnp.repeat(island_keys(root, purpose, 0, islands), self.chains)
-        return particle_keys(root, purpose, 0, islands, self.chains)
-
     def _outset(self, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         kernel = Static(
             self.kernel,
@@ -137,7 +132,7 @@ class MCMC:
             decorrelate=False,
         )
         keys = particle_keys(root, Purpose.MUTATION, 0, islands, self.chains)
-        climb_keys = self._start_keys(root, Purpose.OPTIMISATION, islands)
+        climb_keys = starts.keys(self, root, Purpose.OPTIMISATION, islands)
         return Outset(self, keys, islands, kernel, output, climb_keys, Pace())
 
     def pack(self, block: MCMCBlock) -> dict[str, Any]:

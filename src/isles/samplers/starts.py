@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +12,28 @@ from jax import Array
 
 from isles import ascent
 from isles.ascent import Climb, Optimised
+from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem, State
 from isles.samplers.mutation import Pace, Pause, Static, pieces
 
+if TYPE_CHECKING:
+    from isles.samplers.mcmc import MCMC
 
-def climb_on(problem: Problem, way: Optimised, climb: Climb, keys: Array, pace: Pace, pause: Pause) -> Climb:
+
+def keys(sampler: MCMC, root: Array, purpose: Purpose, islands: np.ndarray[Any, Any]) -> Array:
+    """One a chain, (I·N,); the same for all chains of an island that share their start."""
+    if sampler.shared_start:
+        return jnp.repeat(island_keys(root, purpose, 0, islands), sampler.chains)
+    return particle_keys(root, purpose, 0, islands, sampler.chains)
+
+
+def climb_on(problem: Problem, way: Optimised, climb: Climb, row_keys: Array, pace: Pace, pause: Pause) -> Climb:
     """To the end, or to a `pause`."""
     done, steps = int(climb.step), int(climb.steps)
     rate = problem.dtype.type(way.learning_rate)
     for piece in pieces(steps - done, pace):
         done += piece
-        climb = jax.block_until_ready(ascent.climb(problem, climb, keys, rate, np.int32(done), way.batch_rows))
+        climb = jax.block_until_ready(ascent.climb(problem, climb, row_keys, rate, np.int32(done), way.batch_rows))
         if done < steps and pause():
             break
     return climb
