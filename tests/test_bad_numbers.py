@@ -57,7 +57,7 @@ def test_one_nan_particle_does_not_spoil_the_rest() -> None:
     """A single prior draw is NaN; every other particle lives on."""
     clean = isles.Problem(PRIOR, lambda theta: -jnp.sum((theta - 1) ** 2))
     sampler = isles.SMC(isles.MH(), particles=64, mutations=20)
-    start = sampler.start(clean, isles.keys.root(0), np.arange(1), isles.samplers.block.Output({}, "all"))
+    start = sampler.begin(clean, isles.keys.root(0), np.arange(1), isles.samplers.block.Output({}, "all"))
     victim = np.asarray(start.states.position)[7]
     spoiled = isles.Problem(
         PRIOR, lambda theta: jnp.where(theta[0] == victim[0], jnp.nan, -jnp.sum((theta - 1) ** 2))

@@ -98,6 +98,7 @@ def test_help_status_and_mistakes_need_no_jax(finished: Path) -> None:
         ("run a:b --folder x --kernel hcm", "did you mean 'hmc'?"),
         ("run a:b --folder x --engine slum", "engine='slum' must be one of 'local', 'serial', 'ray'"),
         ("run a:b --folder x --islands 0", "islands=0 must be at least 1"),
+        ("run a:b --folder x --sampler mcmc --start-epochs 5", "start_epochs=5 is a setting of --start optimised"),
         ("run a:b --folder x --burn-in 5", "burn_in=5 is a setting of sampler mcmc, and the sampler is smc"),
         ("run a:b --folder x --kernel pcn --leapfrogs 5", "leapfrogs=5 is a setting of kernel hmc"),
         ("run a:b --folder x --leapfrogs 5 --trajectory 1", "leapfrogs"),
@@ -167,6 +168,11 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
             isles.MCMC(isles.PCN(scale="prior"), chains=4, burn_in=7, draws=3),
         ),
         (
+            {"sampler": "mcmc", "start": "optimised", "start_epochs": 70, "start_batch_rows": 5},
+            isles.MCMC(start=isles.Optimised(epochs=70, batch_rows=5)),
+        ),
+        ({"sampler": "mcmc", "start": "prior"}, isles.MCMC()),
+        (
             {"sampler": "ais", "kernel": "mala", "mutations": 2, "schedule": (0.1, 1.0), "mass": "population"},
             isles.AIS(isles.MALA(mass="population"), mutations=2, schedule=(0.1, 1.0)),
         ),
@@ -182,7 +188,7 @@ def test_every_setting_of_the_library_is_an_option() -> None:
         fields = {field.name for field in dataclasses.fields(getattr(isles, name.upper()))} - {"kernel", "plan"}
         fields = {"particles" if field == "chains" else field for field in fields}
         table = {key for key, setting in settings.SETTINGS.items() if name in setting.of}
-        assert table - {"decorrelate", "max_mutations"} == fields, name
+        assert table - {"decorrelate", "max_mutations", *settings.OPTIMISED} == fields, name
     arguments = set(inspect.signature(isles.sample).parameters) - {"collect", "mesh"}
     assert arguments <= set(settings.SETTINGS)
 

@@ -97,7 +97,7 @@ problem = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum
 run = dict(islands=2, islands_per_block=1, engine="local", workers=1)
 print(isles.sample(problem, isles.SMC(isles.MALA(), 8, 1, schedule=[1.0]), **run).positions.shape)
 class Broken(isles.SMC):
-    def start(self, *_): raise Mistake("mine")
+    def begin(self, *_): raise Mistake("mine")
 try: isles.sample(problem, Broken(), **run)
 except Mistake as error: print(error)
 """

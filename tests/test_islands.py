@@ -158,7 +158,7 @@ def test_the_same_run_twice_gives_the_same_bits(sampler: Any, small: targets.Con
 
 def test_draws_belong_to_islands_whatever_the_blocks(small: targets.Conjugate) -> None:
     sampler = isles.SMC(isles.HMC(), 8, 1)
-    start = lambda islands: sampler.start(small.problem, root(0), np.asarray(islands), Output({}, "all"))
+    start = lambda islands: sampler.begin(small.problem, root(0), np.asarray(islands), Output({}, "all"))
     together = np.asarray(start([0, 1, 2, 3]).states.position).reshape(4, 8, -1)
     apart = np.asarray(start([2]).states.position)
     np.testing.assert_array_equal(together[2], apart)
@@ -177,7 +177,7 @@ def test_blocks_agree_with_one_program(small: targets.Conjugate) -> None:
 def test_seeds_use_all_their_bits(small: targets.Conjugate) -> None:
     first = lambda seed: (
         isles.SMC(isles.HMC(), 2, 1)
-        .start(small.problem, root(seed), np.arange(1), Output({}, "all"))
+        .begin(small.problem, root(seed), np.arange(1), Output({}, "all"))
         .states.position
     )
     seeds = [0, 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1]

@@ -167,7 +167,7 @@ def test_pcn_learns_which_directions_the_data_inform() -> None:
     prior = isles.Gaussian(like=np.zeros(2), std=[1.0, 5.0])
     problem = isles.Problem(prior, lambda theta: -0.5 * (theta[0] / 0.1) ** 2)
     sampler = isles.MCMC(isles.PCN(), chains=64, burn_in=2000)
-    block = sampler.start(problem, jax.random.key(0), np.arange(1), isles.samplers.block.Output({}, "all"))
+    block = sampler.begin(problem, jax.random.key(0), np.arange(1), isles.samplers.block.Output({}, "all"))
     while block.burnt_in < 2000:
         block = sampler.advance(problem, block)
     variances = np.asarray(block.group.tuning.variances[0])

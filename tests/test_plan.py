@@ -142,6 +142,7 @@ def test_where_more_workers_stop_helping() -> None:
     ("sampler", "parallel"),
     [
         (isles.MCMC(isles.HMC(leapfrogs=4), chains=16, burn_in=10, draws=6, thin=2), 1 + 20 * 4),
+        (isles.MCMC(isles.HMC(leapfrogs=4), chains=16, burn_in=9, start=isles.Optimised(70)), 1 + 71 + 9 * 4),
         (isles.AIS(isles.HMC(leapfrogs=4), particles=16, schedule=[0.0, 0.1, 1.0], mutations=3), 1 + 2 * 3 * 4),
         (isles.SMC(particles=16, mutations=isles.Decorrelate(0.05, max=7), schedule=[0.5, 1.0]), 1 + 2 * 7 * 4),
     ],
@@ -180,7 +181,7 @@ def test_a_pilot_foresees_cost(gaussian: targets.Conjugate) -> None:
 
 
 def test_fixed_cost_is_exact(small: targets.Conjugate) -> None:
-    sampler = isles.MCMC(isles.HMC(leapfrogs=3), chains=8, burn_in=40, draws=5, thin=2)
+    sampler = isles.MCMC(isles.HMC(leapfrogs=3), chains=8, burn_in=40, draws=5, thin=2, start=isles.Optimised(30))
     found = isles.plan(small.problem, sampler, islands=2, workers=1, seconds=0.1)
     real = isles.sample(small.problem, sampler, islands=2)
     assert (found.parallel_epochs, found.total_epochs) == (real.epochs.parallel, real.epochs.total)

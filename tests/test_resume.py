@@ -36,6 +36,9 @@ SAMPLERS = {
     "smc, adaptive M": isles.SMC(isles.MH(), particles=16, mutations=isles.Decorrelate(0.3, max=40)),
     "ais": isles.AIS(isles.MALA(), particles=16, schedule=SCHEDULE, mutations=10),
     "mcmc": isles.MCMC(isles.PCN(), chains=4, burn_in=60, draws=80, thin=2),
+    "mcmc, optimised": isles.MCMC(
+        isles.MH(), chains=4, burn_in=9, draws=5, start=isles.Optimised(31, batch_rows=3)
+    ),
     "mcmc, no burn-in": isles.MCMC(isles.HMC(leapfrogs=2), chains=4, burn_in=0, draws=41),
 }
 COLLECT = {"sum": jnp.sum, "parts": lambda theta: {"first": theta[0], "all": theta}}
@@ -493,7 +496,7 @@ from isles.samplers.block import Output
 problem, mesh = targets.conjugate(dimension=5, rows=17, seed=1).problem, isles.mesh(particles=2, data=2)
 for number, sampler in enumerate([
     isles.SMC(isles.PCN(), particles=8, mutations=isles.Decorrelate(0.2, max=9)),
-    isles.MCMC(isles.MALA(), chains=8, burn_in=40, draws=42),
+    isles.MCMC(isles.MALA(), chains=8, burn_in=40, draws=42, start=isles.Optimised(epochs=20)),
 ]):
     work = Work(problem.on(mesh), sampler, Output({}, "all"), 0, (np.arange(1),), "", checkpoint_seconds=1e-9)
     events = list(follow(work, 0, life_seen=True))

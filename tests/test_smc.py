@@ -167,7 +167,7 @@ def test_a_frozen_run_shares_no_random_number_with_its_pilot(small: targets.Conj
     first = isles.sample(small.problem, sampler, seed=0)
     again = isles.sample(small.problem, sampler.frozen(first), seed=0)
     start = lambda sampler: np.asarray(
-        sampler.start(small.problem, root(0), np.arange(1), Output({}, "all")).states.position
+        sampler.begin(small.problem, root(0), np.arange(1), Output({}, "all")).states.position
     )
     assert not np.isin(start(sampler), start(sampler.frozen(first))).any()
     assert repr(sampler.frozen(first)) != repr(sampler)
@@ -188,7 +188,7 @@ def test_adaptive_runs_are_biased_like_one_over_n(small: targets.Conjugate) -> N
 def test_a_block_can_be_advanced_twice(small: targets.Conjugate) -> None:
     """Advancing leaves the block it was given as it was, as retries and checkpoints need."""
     for sampler in (isles.SMC(isles.PCN(), 8, 2), isles.AIS(isles.HMC(), 8), isles.MCMC(isles.MH(), 8, 9)):
-        block = sampler.start(small.problem, root(0), np.arange(2), Output({}, "all"))
+        block = sampler.begin(small.problem, root(0), np.arange(2), Output({}, "all"))
         first, second = sampler.advance(small.problem, block), sampler.advance(small.problem, block)
         states = lambda block: getattr(block, "group", block).states
         assert np.asarray(states(first).position).tobytes() == np.asarray(states(second).position).tobytes()

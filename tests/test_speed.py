@@ -225,7 +225,7 @@ mesh = isles.mesh(2, 2)
 placed = problem.on(mesh)
 head, tail = placed.data
 assert head[0].sharding.shard_shape(head[0].shape) == (50, 5) and tail[0].shape == (1, 5)
-block = smc.start(placed, keys.root(0), np.arange(2), Output({}, "all"))
+block = smc.begin(placed, keys.root(0), np.arange(2), Output({}, "all"))
 block = smc.advance(placed, block)
 position = block.states.position
 assert position.sharding.shard_shape(position.shape) == (8, placed.dimension), position.sharding
@@ -260,7 +260,7 @@ def test_advance_leaves_its_block_as_it_was() -> None:
         isles.AIS(isles.HMC(leapfrogs=2), particles=8, schedule=[0.5, 1.0]),
         isles.MCMC(isles.HMC(leapfrogs=2), chains=8, burn_in=4, draws=3),
     ]:
-        block = sampler.start(problem, root, np.arange(2), output)
+        block = sampler.begin(problem, root, np.arange(2), output)
         states = lambda block: np.asarray(
             block.group.states.position if hasattr(block, "group") else block.states.position
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isles import baselines, data, diagnostics, metrics, models, plot
     from isles.adapt import Decorrelate
     from isles.adapters import from_equinox, from_linen, from_nnx
+    from isles.ascent import Optimised
     from isles.checks import (
         DamagedFileError,
         DeadIslandsError,
@@ -68,6 +69,7 @@ __all__ = [
     "IslesWarning",
     "Kernel",
     "Local",
+    "Optimised",
     "PartialRunError",
     "Posterior",
     "Problem",
@@ -102,6 +104,7 @@ _MODULES = ("baselines", "data", "diagnostics", "metrics", "models", "plot")
 _HOMES = {
     "adapt": ("Decorrelate",),
     "adapters": ("from_equinox", "from_linen", "from_nnx"),
+    "ascent": ("Optimised",),
     "checks": (
         "DamagedFileError",
         "DeadIslandsError",

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from isles import adapt, checks, devices, kernels, keys, references, samplers
+from isles import adapt, ascent, checks, devices, kernels, keys, references, samplers
 from isles.checks import FolderError
 from isles.fingerprints import fingerprint, fingerprint_function
 from isles.layout import Params
@@ -45,13 +45,13 @@ NUMBERS = (
 SETTINGS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        samplers.SMC, samplers.MCMC, samplers.AIS, Plan, adapt.Decorrelate,
+        samplers.SMC, samplers.MCMC, samplers.AIS, Plan, adapt.Decorrelate, ascent.Optimised,
         kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN,
     )
 }  # fmt: skip
 BLOCK_BYTES = 1 << 28  # of particle states in one block
 BLOCK_WORK = 1 << 22  # coordinates × rows of data × particles beyond which a block is one island
-BIT_VERSIONS = ("jax", "jaxlib")  # others of these may change bits
+BIT_VERSIONS = ("jax", "jaxlib", "optax")  # others of these may change bits; the last of climbs only
 MAX_ISLANDS = 1 << 32  # their numbers go into random keys as 32 bits
 STRANGE = "it was not written by isles; give another folder"
 REMEDY = "resume with what the run was begun with, or give another folder"
@@ -123,6 +123,7 @@ class Definition:
                 "jaxlib": version("jaxlib"),
                 "numpy": np.__version__,
                 "python": platform.python_version(),
+                **({"optax": version("optax")} if getattr(self.sampler, "way", None) is not None else {}),
             },
             "machine": {"processor": processor(), "system": platform.platform(), "devices": _devices()},
         }
@@ -392,5 +393,5 @@ def digest(facts: Mapping[str, Any]) -> str:
     chosen = {name: facts[name] for name in ("settings", "problem", "numbers")}
     # where the problem was imported from may change: a run is what it computes
     chosen["problem"] = {name: fact for name, fact in chosen["problem"].items() if name != "reference"}
-    chosen["versions"] = {name: facts["versions"].get(name) for name in BIT_VERSIONS}
+    chosen["versions"] = {name: facts["versions"][name] for name in BIT_VERSIONS if name in facts["versions"]}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

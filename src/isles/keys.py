@@ -22,6 +22,7 @@ class Purpose(enum.IntEnum):
     MUTATION = 1
     RESAMPLING = 2
     POSTERIOR = 3
+    OPTIMISATION = 4
 
 
 def root(seed: int) -> Array:

@@ -131,6 +131,19 @@ class Problem:
         problem.chunk_rows, problem.chunk_chosen = min(checks.count("chunk_rows", chunk_rows), self.rows), True
         return problem
 
+    def of_rows(self, rows: Array) -> Problem:
+        """The same problem with the data of these rows alone, as often as they are named."""
+        if self.mesh is not None and self.mesh.shape[DATA] > 1:
+            raise ValueError(
+                f"rows of data lie on {self.mesh.shape[DATA]} devices, and minibatches need them on each; take "
+                f"batch_rows=None, or a mesh with data=1"
+            )
+        problem = copy.copy(self)
+        problem.data = jax.tree.map(lambda leaf: leaf[rows], self.data if self.mesh is None else self.data[0])
+        problem.mesh = None
+        problem.rows, problem.chunk_rows = len(rows), min(self.chunk_rows, len(rows))
+        return problem
+
     def for_particles(self, particles: int) -> Problem:
         """The same problem, in chunks that suit so many particles at once, unless the user chose them."""
         if self.chunk_chosen or not self.rows:

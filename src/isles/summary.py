@@ -56,7 +56,9 @@ def summarise(posterior: Posterior) -> Diagnostics:
         rows["stages"] = _range((np.isfinite(posterior.trace["tempering"])).sum(axis=0))
     rows["island weights"] = posterior.weighting
     rows["island ESS"] = posterior.island_ess
-    if posterior.trace:
+    if "elbo" in posterior.trace:
+        rows["ELBO"] = _mean_of_last(posterior.trace["elbo"])
+    if "acceptance" in posterior.trace:
         rows["acceptance, last"] = _mean_of_last(posterior.trace["acceptance"])
         rows["step size, last"] = _mean_of_last(posterior.trace["step_size"])
     if "correlation" in posterior.trace:
@@ -151,7 +153,9 @@ def _agreement(posterior: Posterior) -> dict[str, Any]:
             draws_apart = float(np.max(diagnostics.iact(flat, strict=False)))
             steps = draws_apart * posterior.draw_steps
             rows["IACT, steps"] = steps
-            rows["IACT, epochs"] = steps * (posterior.epochs.parallel - 1) / max(posterior.trace["step"].max(), 1)
+            if "step" in posterior.trace:
+                spent = posterior.trace["epochs"].sum(axis=0).max()  # by steps, not by finding starts
+                rows["IACT, epochs"] = steps * spent / max(posterior.trace["step"].max(), 1)
             rows["ESS"] = float(flat.shape[0] * length / draws_apart)
     return rows
 

@@ -161,7 +161,7 @@ def _find_life(work: Work, place: RunFolder, dead: Collection[int]) -> set[int]:
         if place.block(number).has_begun:
             return {number}
     for number in others:
-        if not work.sampler.start(work.problem, root, work.blocks[number], work.output).all_dead:
+        if not work.sampler.begin(work.problem, root, work.blocks[number], work.output).all_dead:
             return {number}
     return set()
 

@@ -155,7 +155,11 @@ SETTINGS: dict[str, Setting] = {
     "burn_in": whole("Steps before the first draw. [default: 900]", minimum=0, of=("mcmc",)),
     "draws": whole("Draws of each chain. [default: 1]", of=("mcmc",)),
     "thin": whole("Steps from one draw to the next. [default: 1]", of=("mcmc",)),
-    "shared_start": flag("All chains of an island start at one prior draw. [default: no]", ("mcmc",)),
+    "shared_start": flag("All chains of an island start at one point. [default: no]", ("mcmc",)),
+    "start": choice("Where chains start", "prior", "optimised", of=("mcmc",)),
+    "start_epochs": whole("Epochs of --start optimised. [default: 500]", of=("mcmc",)),
+    "start_learning_rate": positive("Learning rate of --start optimised, at first. [default: 0.01]", ("mcmc",)),
+    "start_batch_rows": whole("Rows of a step of --start optimised; by default all.", of=("mcmc",)),
     "kernel": choice("How particles move", *KERNELS),
     "trajectory": positive("Length of a trajectory; leapfrogs follow from the step size.", ("hmc",)),
     "leapfrogs": whole("Leapfrogs of a trajectory. [default: 10]", of=("hmc",)),
@@ -184,6 +188,7 @@ SETTINGS: dict[str, Setting] = {
     "grace_seconds": whole("How long before the time limit a task is told to write a checkpoint. [default: 120]"),
     "dependency": choice("When the merge job runs", "afterany", "afterok"),
 }  # fmt: skip
+OPTIMISED = {"start_epochs": "epochs", "start_learning_rate": "learning_rate", "start_batch_rows": "batch_rows"}
 SAMPLING = [name for name, setting in SETTINGS.items() if setting.of or name in ("sampler", "kernel")]
 DEFINING = ["islands", "seed", "islands_per_block", "chunk_rows", "keep", "threads", *SAMPLING]
 ENGINE = ["engine", "workers", "retries", "checkpoint_seconds"]
@@ -286,6 +291,11 @@ def _check_owners(settings: Mapping[str, Any]) -> None:
         raise ValueError("mutations and decorrelate both say how many mutations to make; leave one out")
     if "max_mutations" in settings and "decorrelate" not in settings:
         raise ValueError("max_mutations is a limit for decorrelate; add --decorrelate 0.05, or use --mutations")
+    for name in OPTIMISED:
+        if name in settings and settings.get("start") != "optimised":
+            raise ValueError(
+                f"{name}={settings[name]!r} is a setting of --start optimised; add that, or leave it out"
+            )
 
 
 def build_sampler(settings: Mapping[str, Any]) -> Sampler:
@@ -300,6 +310,9 @@ def build_sampler(settings: Mapping[str, Any]) -> Sampler:
     chosen = owned("Sampler")
     if "decorrelate" in chosen:
         chosen["mutations"] = isles.Decorrelate(chosen.pop("decorrelate"), chosen.pop("max_mutations", 200))
+    if chosen.get("start") == "optimised":
+        given = {field: chosen.pop(key) for key, field in OPTIMISED.items() if key in chosen}
+        chosen["start"] = isles.Optimised(**given)
     if name == "mcmc" and "particles" in chosen:
         chosen["chains"] = chosen.pop("particles")
     try:

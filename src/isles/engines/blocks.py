@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isles import keys
+from isles.ascent import Climb
 from isles.checks import DamagedFileError
 from isles.kernels.base import Tuning
 from isles.problem import Problem, State
@@ -25,7 +26,7 @@ from isles.store.folder import BlockFolder, RunFolder, Saved, warn_of_damage
 
 CHECKPOINT_SECONDS = 60.0
 CLASSES: dict[str, type] = {
-    kind.__name__: kind for kind in (State, Tuning, Group, Draws, UnderWay, Plan, BlockResult)
+    kind.__name__: kind for kind in (State, Tuning, Group, Draws, Climb, UnderWay, Plan, BlockResult)
 }
 
 
@@ -106,7 +107,7 @@ def follow(
     root = keys.root(work.seed)
     block = _reopen(work, number, checkpoints)
     if block is None:
-        block = sampler.start(problem, root, islands, work.output)
+        block = sampler.begin(problem, root, islands, work.output)
         if block.all_dead and not life_seen:
             yield Dead(str(block.obituary))
             return

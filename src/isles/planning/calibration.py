@@ -144,7 +144,7 @@ def run_pilot(order: Order) -> dict[str, Any]:
         sampler, particles=min(sampler.particles, PILOT_PARTICLES), mutations=min(mutations, PILOT_MUTATIONS)
     )
     problem = order.problem.for_particles(small.particles)
-    block = small.start(problem, keys.root(0), np.arange(1), Output({}, "none"))
+    block = small.begin(problem, keys.root(0), np.arange(1), Output({}, "none"))
     course = estimates.Course(0.0)
     deadline = time.monotonic() + order.pilot_seconds
     while not small.finished(block) and (time.monotonic() < deadline or course.advance is None):
@@ -171,7 +171,7 @@ def _work(order: Order, *, seconds: float = 0.0, pieces: int = 1) -> Any:
     """A block's first pieces, as a worker does them that is always asked for a checkpoint."""
     deadline = time.monotonic() + seconds
     problem, sampler = order.problem, order.sampler
-    block = sampler.start(problem, keys.root(0), np.arange(order.islands), Output({}, "none"))
+    block = sampler.begin(problem, keys.root(0), np.arange(order.islands), Output({}, "none"))
     while not sampler.finished(block) and (pieces > 0 or time.monotonic() < deadline):
         block = sampler.advance(problem, block, lambda: True)
         block.status.epochs  # waits for the device  # noqa: B018

@@ -159,7 +159,9 @@ def plan(
     size = min(checks.count("islands_per_block", islands_per_block), islands)
     problem = problem.for_particles(size * sampler.width)
     pilot = stages is None and isinstance(sampler, SMC) and sampler.schedule is None and sampler.plan is None
-    measured = calibrate(Order(problem, sampler, size, pilot, seconds, pilot_seconds), threads)
+    # mutations are measured; how chains find their starts is counted as so many epochs
+    moving = dataclasses.replace(sampler, start="prior") if isinstance(sampler, MCMC) else sampler
+    measured = calibrate(Order(problem, moving, size, pilot, seconds, pilot_seconds), threads)
     return forecast(
         sampler, measured,
         islands=islands, islands_per_block=size, workers=workers, threads=threads, stages=stages,
@@ -185,7 +187,12 @@ def forecast(
 ) -> Forecast:
     """The forecast that follows from what was measured: arithmetic, and simulated failures."""
     stages, mutations, notes = count_mutations(sampler, stages, measured)
-    parallel = round(1 + mutations * measured.epochs_per_mutation)
+    way = sampler.way if isinstance(sampler, MCMC) else None
+    parallel = round(1 + mutations * measured.epochs_per_mutation) + (0 if way is None else way.epochs + 1)
+    if way is not None and not sampler.kernel.uses_gradient:
+        notes += (
+            "Finding starts takes gradients, and is counted as if they cost no more than the kernel's epochs.",
+        )
     sizes = [min(islands_per_block, islands - first) for first in range(0, islands, islands_per_block)]
     # a last block that is smaller is counted as if each particle cost the same
     durations = [size * sampler.width * parallel / measured.epochs_per_second for size in sizes]

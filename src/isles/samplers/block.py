@@ -119,7 +119,7 @@ class Sampler(Protocol):
         """Raise if the settings do not fit the problem."""
         ...
 
-    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Any:
+    def begin(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Any:
         """A block of the given islands, drawn from the prior."""
         ...
 

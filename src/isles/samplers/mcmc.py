@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks, expectations
+from isles import ascent, checks, expectations
+from isles.ascent import Climb, Optimised
 from isles.kernels import HMC, Kernel
-from isles.keys import Purpose, island_keys, particle_keys
+from isles.keys import Purpose, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import mutation, read_back
+from isles.samplers import mutation, read_back, starts
 from isles.samplers.block import BlockResult, Output, Record, Status
-from isles.samplers.mutation import Draws, Group, Pause, Static, never
+from isles.samplers.mutation import Draws, Group, Pace, Pause, Static, never
 
 BUFFER_BYTES = 1 << 26  # of draws held on the device at a time
 THINNED_DRAWS = 1000  # kept of each chain by keep="thinned"
@@ -29,11 +30,11 @@ PIECES = 20  # groups that burn-in and sampling are cut into at least, so that p
 
 @dataclass(frozen=True)
 class MCMC:
-    r"""Markov chains from prior draws; an island is a group of chains that are tuned together.
+    r"""Markov chains from prior draws or optima; an island is a group of chains that are tuned together.
 
     Draw k of a chain is its state after burn_in + (k − 1) · thin steps. Step size and scales are adapted in
     the first 80 % of burn-in, on the island's chains, and frozen from then on. There is no evidence
-    estimate. Cost: 1 + (burn_in + (draws − 1) · thin) · L epochs a chain.
+    estimate. Cost: 1 + (burn_in + (draws − 1) · thin) · L epochs a chain, and the cost of finding starts.
 
     Args:
         kernel: how chains move.
@@ -41,7 +42,8 @@ class MCMC:
         burn_in: steps before the first draw.
         draws: draws of each chain.
         thin: steps from one draw to the next.
-        shared_start: all chains of an island start at one prior draw, which nested R-hat needs.
+        shared_start: all chains of an island start at one point, which nested R-hat needs.
+        start: `"prior"`, or `"optimised"` for the ends of climbs from prior draws; see `isles.Optimised`.
     """
 
     kernel: Kernel = field(default_factory=HMC)
@@ -50,8 +52,10 @@ class MCMC:
     draws: int = 1
     thin: int = 1
     shared_start: bool = False
+    start: str | Optimised = "prior"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "start", ascent.check_start(self.start) or "prior")
         checks.count("chains", self.chains)
         checks.count("burn_in", self.burn_in, minimum=0)
         checks.count("draws", self.draws)
@@ -72,6 +76,11 @@ class MCMC:
         return self.kernel.adapts_step_size or self.kernel.scale_from_population
 
     @property
+    def way(self) -> Optimised | None:
+        """How chains find their starts; None if they are prior draws."""
+        return ascent.check_start(self.start)
+
+    @property
     def adapt_until(self) -> int:
         """Steps during which the kernel is tuned: 80 % of burn-in."""
         return self.burn_in * 4 // 5
@@ -83,16 +92,14 @@ class MCMC:
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
         blocks.check_kernel(problem, self.kernel)
+        if self.way is not None:
+            self.way.check(problem)
 
-    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> MCMCBlock:
+    def begin(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> MCMCBlock:
         """Prior draws: one epoch a chain."""
         outset = self._outset(root, islands, output)
         kernel = outset.kernel
-        if self.shared_start:
-            keys = jnp.repeat(island_keys(root, Purpose.PRIOR, 0, islands), self.chains)
-        else:
-            keys = particle_keys(root, Purpose.PRIOR, 0, islands, self.chains)
-        states = mutation.draw_prior(problem, kernel, keys)
+        states = mutation.draw_prior(problem, kernel, starts.keys(self, root, Purpose.PRIOR, islands))
         alive, nonfinite = blocks.first_states(states, self.chains)
         tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
         group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(len(islands), bool))
@@ -113,6 +120,7 @@ class MCMC:
             late_acceptance=np.zeros((len(islands), self.chains)),
             rounding=0.0,
             obituary=None if alive.any() else blocks.describe_dead(islands, alive, nonfinite),
+            climb=None if self.way is None else ascent.foot(states.position, self.way.steps(problem)),
         )
 
     def _outset(self, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
@@ -124,7 +132,8 @@ class MCMC:
             decorrelate=False,
         )
         keys = particle_keys(root, Purpose.MUTATION, 0, islands, self.chains)
-        return Outset(self, keys, islands, kernel, output)
+        climb_keys = starts.keys(self, root, Purpose.OPTIMISATION, islands)
+        return Outset(self, keys, islands, kernel, output, climb_keys, Pace())
 
     def pack(self, block: MCMCBlock) -> dict[str, Any]:
         """What a checkpoint holds: everything but what the block is told; leaves on the host."""
@@ -139,10 +148,12 @@ class MCMC:
     ) -> MCMCBlock:
         """The block that a checkpoint holds."""
         outset = self._outset(root, islands, output)
-        read_back.check_like("group", kept["group"], read_back.due_group(problem, outset.kernel, len(islands)))
-        names = "epochs", "lost", "late_acceptance"
+        group = kept["group"]
+        read_back.check_like("group", group, read_back.due_group(problem, outset.kernel, len(islands)))
         read_back.check_arrays(kept, dict.fromkeys(("sum_weights", "nonfinite", "dead"), (len(islands),)))
-        read_back.check_arrays(kept, dict.fromkeys(names, (len(islands), self.chains)))
+        read_back.check_arrays(
+            kept, dict.fromkeys(("epochs", "lost", "late_acceptance"), (len(islands), self.chains))
+        )
         read_back.check_records(kept["records"], len(islands))
         for draws in kept["kept"]:
             shape = len(islands), self.chains, draws.log_prior.shape[2]
@@ -156,9 +167,12 @@ class MCMC:
                 mutation.empty_draws, count=self._buffered(problem, islands), rows=self.chains * len(islands)
             )
             read_back.check_like("buffer", kept["buffer"], jax.eval_shape(due, problem))
-        group, buffer = jax.device_put((kept["group"], kept["buffer"]))
+        if kept["climb"] is not None:
+            read_back.check_like("climb", kept["climb"], jax.eval_shape(ascent.foot, group.states.position, 0))
+        group, buffer, climb = jax.device_put((group, kept["buffer"], kept["climb"]))
         group = group._replace(states=problem.place(group.states))
-        return MCMCBlock(outset, **kept | {"group": group, "buffer": buffer})
+        climb = None if climb is None else climb._replace(position=problem.place(climb.position))
+        return MCMCBlock(outset, **kept | {"group": group, "buffer": buffer, "climb": climb})
 
     def _buffered(self, problem: Problem, islands: np.ndarray[Any, Any]) -> int:
         """Draws of each chain that are held on the device at a time."""
@@ -171,6 +185,8 @@ class MCMC:
 
     def advance(self, problem: Problem, block: MCMCBlock, pause: Pause = never) -> MCMCBlock:
         """One group of steps: a piece of burn-in, or as many draws as the buffer holds; less on a `pause`."""
+        if block.climb is not None:
+            return self._climb(problem, block, block.climb, pause)
         kernel, keys = block.outset.kernel, block.outset.keys
         tempering = jnp.ones(len(block.islands), problem.dtype)
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
@@ -199,6 +215,17 @@ class MCMC:
                 return dataclasses.replace(block, group=group, buffer=buffer, filled=filled, cut=True)
         block = self._record_draws(problem, block, jax.device_get(buffer), count)
         return self._close(block, group, drawn=block.drawn + count)
+
+    def _climb(self, problem: Problem, block: MCMCBlock, climb: Climb, pause: Pause) -> MCMCBlock:
+        """Toward where chains start; one whose end has no likelihood starts at its prior draw."""
+        way, group, outset = self.way, block.group, block.outset
+        assert way is not None
+        climb = starts.climb_on(problem, way, climb, outset.climb_keys, outset.climb_pace, pause)
+        if climb.step < climb.steps:
+            return dataclasses.replace(block, climb=climb)
+        states = starts.begin_at(problem, outset.kernel, climb.position, group.states)
+        group = mutation.new_group(problem, outset.kernel, states, None, group.tuning, group.active)
+        return dataclasses.replace(block, group=group, climb=None, epochs=block.epochs + way.epochs + 1)
 
     def result(self, problem: Problem, block: MCMCBlock) -> BlockResult:
         """Chains on the host, equally weighted; draws outside the likelihood's support have no weight."""
@@ -304,6 +331,8 @@ class Outset(NamedTuple):
     islands: np.ndarray[Any, Any]  # (I,) their numbers in the run
     kernel: Static
     output: Output
+    climb_keys: Array  # (I·N,)
+    climb_pace: Pace
 
 
 @dataclass(frozen=True)
@@ -329,6 +358,7 @@ class MCMCBlock:
     cut: bool = False  # inside a group of steps
     buffer: Draws | None = None  # draws of the group of steps under way
     filled: int = 0  # how many
+    climb: Climb | None = None  # toward starts, while it lasts
 
     @property
     def islands(self) -> np.ndarray[Any, Any]:
@@ -342,8 +372,9 @@ class MCMCBlock:
 
     @property
     def at_landmark(self) -> bool:
-        """Whether burn-in has just ended. Time decides on other checkpoints: they hold all draws so far."""
-        return self.drawn == 0 and not self.cut and self.burnt_in == self.outset.sampler.burn_in
+        """Whether starts are found, or burn-in ends. Time decides on other checkpoints: they hold all draws."""
+        burnt_in = self.burnt_in in (0, self.outset.sampler.burn_in)
+        return burnt_in and self.drawn == 0 and not self.cut and self.climb is None
 
     @property
     def status(self) -> Status:
@@ -353,8 +384,11 @@ class MCMCBlock:
         total = sampler.burn_in + (sampler.draws - 1) * sampler.thin + 1
         last = self.records[-1] if self.records else {}
         made = int(self.group.evaluations.sum()) if self.cut else 0
+        uphill = 0 if sampler.way is None else sampler.way.epochs
+        climbed = uphill if self.climb is None else int(uphill * (self.climb.step / self.climb.steps))
+        made += 0 if self.climb is None else climbed * self.epochs.size
         return Status(
-            share=(steps + (self.drawn > 0)) / total,
+            share=(climbed + steps + (self.drawn > 0)) / (uphill + total),
             stage=steps,
             tempering=1.0,
             ess=math.nan,

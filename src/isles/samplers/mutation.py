@@ -45,7 +45,13 @@ class Group(NamedTuple):
     nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
 
 
-class Static:
+class Pace:
+    """What work of a kind goes to the device at a time. What is computed does not depend on it."""
+
+    pace = 1  # steps that take about half a second
+
+
+class Static(Pace):
     """A kernel and the shape of its use, as jit's static argument: equal programs share compiled code."""
 
     def __init__(
@@ -59,7 +65,6 @@ class Static:
         keep_start: bool = False,
     ) -> None:
         self.kernel, self.particles = kernel, particles
-        self.pace = 1  # mutations that take about half a second; what is computed does not depend on it
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
         self.keep_start = keep_start or decorrelate
         # a subclass that does not say what its step reads may read anything
@@ -156,7 +161,7 @@ def mutate(
     return group, True
 
 
-def pieces(total: int, kernel: Static) -> Iterator[int]:
+def pieces(total: int, kernel: Pace) -> Iterator[int]:
     """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second.
 
     They begin where the last call on the same kernel ended.

@@ -17,7 +17,7 @@ from isles.samplers.tempered import Outset, TemperedBlock
 class Tempered:
     """A sampler of stages: what SMC and AIS do alike. Each says how a block sets out, and how a stage begins."""
 
-    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
+    def begin(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
         """Prior draws."""
         return tempered.start(problem, self._outset(problem, root, islands, output))
 

@@ -1,0 +1,48 @@
+"""From prior draws to where chains start: a climb that a checkpoint may cut, and states at its end."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from isles import ascent
+from isles.ascent import Climb, Optimised
+from isles.keys import Purpose, island_keys, particle_keys
+from isles.problem import Problem, State
+from isles.samplers.mutation import Pace, Pause, Static, pieces
+
+if TYPE_CHECKING:
+    from isles.samplers.mcmc import MCMC
+
+
+def keys(sampler: MCMC, root: Array, purpose: Purpose, islands: np.ndarray[Any, Any]) -> Array:
+    """One a chain, (I·N,); the same for all chains of an island that share their start."""
+    if sampler.shared_start:
+        return jnp.repeat(island_keys(root, purpose, 0, islands), sampler.chains)
+    return particle_keys(root, purpose, 0, islands, sampler.chains)
+
+
+def climb_on(problem: Problem, way: Optimised, climb: Climb, row_keys: Array, pace: Pace, pause: Pause) -> Climb:
+    """To the end, or to a `pause`."""
+    done, steps = int(climb.step), int(climb.steps)
+    rate = problem.dtype.type(way.learning_rate)
+    for piece in pieces(steps - done, pace):
+        done += piece
+        climb = jax.block_until_ready(ascent.climb(problem, climb, row_keys, rate, np.int32(done), way.batch_rows))
+        if done < steps and pause():
+            break
+    return climb
+
+
+@partial(jax.jit, static_argnames="kernel")
+def begin_at(problem: Problem, kernel: Static, positions: Array, instead: State) -> State:
+    """States at positions, one epoch each; where there is no likelihood, those given `instead`."""
+    found = problem.over_particles(partial(kernel.kernel.init, problem))(positions)
+    usable = jnp.isfinite(found.log_likelihood) & jnp.isfinite(positions).all(axis=1)
+    choose = lambda new, old: jnp.where(usable.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+    return jax.tree.map(choose, found, instead)
