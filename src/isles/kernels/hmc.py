@@ -131,7 +131,7 @@ def leapfrog_step(
 
 
 def langevin_factor(dimension: int) -> float:
-    """The best step of one leapfrog on a standard Gaussian (Roberts & Rosenthal 1998), as the prior whitened is."""
+    """The best step of one leapfrog on a standard Gaussian, as a whitened prior is (Roberts & Rosenthal 1998)."""
     return float(1.65 * dimension ** (-1 / 6))
 
 
