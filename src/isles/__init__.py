@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isles import baselines, data, diagnostics, metrics, models, plot
-    from isles.adapt import Decorrelate
+    from isles.adapt import Decorrelate, WhileFalling
     from isles.checks import (
         DamagedFileError,
         DeadIslandsError,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from isles.devices import mesh
     from isles.engines.local import Local
     from isles.engines.ray import Ray
-    from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
+    from isles.kernels import DE, HMC, MALA, MH, PCN, Info, Kernel, SmMALA, Stretch, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
     from isles.planning import Forecast, plan
@@ -42,6 +42,7 @@ __version__ = _version("isles")
 
 __all__ = [
     "AIS",
+    "DE",
     "HMC",
     "MALA",
     "MCMC",
@@ -68,9 +69,12 @@ __all__ = [
     "Posterior",
     "Problem",
     "Ray",
+    "SmMALA",
     "State",
+    "Stretch",
     "Tuning",
     "Values",
+    "WhileFalling",
     "accept",
     "baselines",
     "classification",
@@ -93,7 +97,7 @@ __all__ = [
 
 _MODULES = ("baselines", "data", "diagnostics", "metrics", "models", "plot")
 _HOMES = {
-    "adapt": ("Decorrelate",),
+    "adapt": ("Decorrelate", "WhileFalling"),
     "checks": (
         "DamagedFileError",
         "DeadIslandsError",
@@ -106,7 +110,7 @@ _HOMES = {
     "devices": ("mesh",),
     "engines.local": ("Local",),
     "engines.ray": ("Ray",),
-    "kernels": ("HMC", "MALA", "MH", "PCN", "Info", "Kernel", "Tuning"),
+    "kernels": ("DE", "HMC", "MALA", "MH", "PCN", "Info", "Kernel", "SmMALA", "Stretch", "Tuning"),
     "kernels.base": ("accept",),
     "likelihoods": ("classification", "regression"),
     "posterior": ("Epochs", "Estimate", "Posterior"),

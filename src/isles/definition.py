@@ -44,8 +44,9 @@ NUMBERS = (
 SETTINGS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        samplers.SMC, samplers.MCMC, samplers.AIS, Plan, adapt.Decorrelate,
-        kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN,
+        samplers.SMC, samplers.MCMC, samplers.AIS, Plan, adapt.Decorrelate, adapt.WhileFalling,
+        kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN, kernels.SmMALA,
+        kernels.DE, kernels.Stretch,
     )
 }  # fmt: skip
 BLOCK_BYTES = 1 << 28  # of particle states in one block

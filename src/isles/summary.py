@@ -120,7 +120,11 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
                 f"Decorrelate sees correlations through noise of about 1/sqrt(particles), and particles="
                 f"{sampler.particles}: take at least 100, or a fixed number of mutations"
             )
-        elif "correlation" in trace and (_last(trace["correlation"]) > sampler.mutations.threshold).any():
+        elif (
+            type(sampler.mutations) is Decorrelate  # other rules promise no threshold
+            and "correlation" in trace
+            and (_last(trace["correlation"]) > sampler.mutations.threshold).any()
+        ):
             found.append(
                 f"Decorrelate stopped at its max={sampler.mutations.max} before particles decorrelated: raise max"
             )

@@ -139,6 +139,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "schedule": Setting(str, _schedule, "Fixed temperings with commas, rising to 1.", TEMPERED),
     "max_stages": whole("An error after so many. [default: 10000]", of=("smc",)),
+    "waste_free": flag("All states of a stage are particles; N is a multiple of M + 1. [default: no]", ("smc",)),
     "burn_in": whole("Steps before the first draw. [default: 900]", minimum=0, of=("mcmc",)),
     "draws": whole("Draws of each chain. [default: 1]", of=("mcmc",)),
     "thin": whole("Steps from one draw to the next. [default: 1]", of=("mcmc",)),

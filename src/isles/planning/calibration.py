@@ -140,9 +140,9 @@ def run_pilot(order: Order) -> dict[str, Any]:
     sampler = order.sampler
     assert isinstance(sampler, SMC)
     mutations = PILOT_MUTATIONS if not isinstance(sampler.mutations, int) else sampler.mutations
-    small = dataclasses.replace(
-        sampler, particles=min(sampler.particles, PILOT_PARTICLES), mutations=min(mutations, PILOT_MUTATIONS)
-    )
+    fewest = 2 * (order.problem.dimension + 1) if sampler.kernel.partners else 0  # that can move by each other
+    particles = min(sampler.particles, max(PILOT_PARTICLES, fewest))
+    small = dataclasses.replace(sampler, particles=particles, mutations=min(mutations, PILOT_MUTATIONS))
     problem = order.problem.for_particles(small.particles)
     block = small.start(problem, keys.root(0), np.arange(1), Output({}, "none"))
     course = estimates.Course(0.0)

@@ -137,6 +137,8 @@ def plan(
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
     if not isinstance(sampler, (SMC, AIS, MCMC)):
         raise TypeError(f"sampler={sampler!r} must be isles.SMC, AIS or MCMC, whose cost is known beforehand")
+    if isinstance(sampler, SMC) and sampler.waste_free:
+        raise ValueError("plan counts the cost of each particle alike; plan without waste_free=True for a bound")
     islands, threads = checks.count("islands", islands), checks.count("threads", threads)
     if workers is None:
         workers = max(usable_cpus() // threads, 1)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from isles import adapt
-from isles.kernels.base import Kernel, Tuning
+from isles.kernels.base import Info, Kernel, Tuning
 from isles.problem import Problem, State
 
 Pause = Callable[[], bool]  # whether work that can be cut shall be, for a checkpoint
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     moved: Array  # (I,) mutations each island made
     acceptance: Array  # (I·N,) sum of acceptance probabilities
     capped: Array  # (I,) mutations whose trajectory was cut short
-    correlation: Array  # (I,) with the stage's start, as last seen
+    correlation: Array | None  # (I, d) with the stage's start, as last seen by a rule for the number of mutations
     evaluations: Array  # (I·N,) epochs
     nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
 
@@ -55,16 +55,27 @@ class Static:
         *,
         adapt_step: bool,
         adapt_scale: bool,
-        decorrelate: bool,
+        decorrelate: type[adapt.Decorrelate] | None = None,
         keep_start: bool = False,
+        chain: int = 1,
     ) -> None:
         self.kernel, self.particles = kernel, particles
+        self.chain = chain  # particles that are states of one chain, one a mutation, in waste-free SMC; else 1
         self.pace = 1  # mutations that take about half a second; what is computed does not depend on it
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
-        self.keep_start = keep_start or decorrelate
+        self.keep_start = keep_start or bool(decorrelate)
         # a subclass that does not say what its step reads may read anything
         program = kernel.program() if "program" in vars(type(kernel)) else kernel
-        self.identity = (type(kernel), program, particles, adapt_step, adapt_scale, decorrelate, self.keep_start)
+        self.identity = (
+            type(kernel),
+            program,
+            particles,
+            adapt_step,
+            adapt_scale,
+            decorrelate,
+            self.keep_start,
+            chain,
+        )
 
     def __hash__(self) -> int:
         return hash(self.identity)
@@ -106,9 +117,11 @@ def new_group(
     states = problem.place(jax.tree.map(chosen, states))
     start = jnp.copy(states.position) if kernel.keep_start else None
     mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
+    unseen = lambda: jnp.full((islands, problem.dimension), 2.0, problem.dtype)  # from which any value falls
+    correlation = unseen() if kernel.decorrelate else None
     return Group(
         states, jax.tree.map(jnp.copy, tuning), mean, start, jnp.copy(active), counts(()), counts(islands),
-        jnp.zeros(rows, problem.dtype), counts(islands), jnp.ones(islands, problem.dtype),
+        jnp.zeros(rows, problem.dtype), counts(islands), correlation,
         counts(rows), counts(rows),
     )  # fmt: skip
 
@@ -190,14 +203,18 @@ def _mutate(
     to_rows = lambda tree: jax.tree.map(partial(jnp.repeat, repeats=particles, axis=0), tree)
     shared = kernel.kernel.shares_length  # then not an array of rows, and a loop of that length needs no masks
     per_row: Any = Tuning(*(0, 0, None if shared else 0))  # type: ignore[arg-type]
-    step = problem.over_particles(partial(kernel.kernel.step, problem), (0, 0, 0, per_row))
+    axes = (0, 0, 0, per_row, 0) if kernel.kernel.partners else (0, 0, 0, per_row)
+    step = problem.over_particles(partial(kernel.kernel.step, problem), axes)
+    if kernel.kernel.partners:
+        step = _by_halves(step, kernel.kernel.partners, particles // kernel.chain)
 
     def mutation(group: Group) -> Group:
         row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
         tuning_of_rows = to_rows(group.tuning)
         if shared:
             tuning_of_rows = tuning_of_rows._replace(length=group.tuning.length[0])
-        moved, info = step(row_keys, group.states, to_rows(tempering), tuning_of_rows)
+        move = step if kernel.chain == 1 else _along_chains(step, kernel.chain, islands, group.mutation)
+        moved, info = move(row_keys, group.states, to_rows(tempering), tuning_of_rows)
         live = to_rows(group.active)
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
@@ -218,9 +235,9 @@ def _mutate(
             tuning = tuning._replace(step_size=jnp.where(learning, size, tuning.step_size))
         active, correlation = group.active, group.correlation
         if kernel.decorrelate:
-            seen = adapt.correlation(by_island(group.start), by_island(states.position))
-            correlation = jnp.where(active, seen, correlation)
-            active = active & (correlation > dials.threshold)
+            seen = adapt.correlations(by_island(group.start), by_island(states.position))
+            active = active & adapt.goes_on(kernel.decorrelate, correlation, seen, dials.threshold)
+            correlation = jnp.where(group.active[:, None], seen, correlation)
         capped = by_island(jnp.broadcast_to(info.capped, live.shape)).any(axis=1)
         return Group(
             states, tuning, mean, group.start, active, number,
@@ -234,6 +251,74 @@ def _mutate(
 
     unfinished = lambda group: (group.mutation < until) & group.active.any()
     return jax.lax.while_loop(unfinished, mutation, group)
+
+
+def _by_halves(step: Callable[..., Any], partners: int, particles: int) -> Callable[..., Any]:
+    """Every second particle of each island moves while the others stand, then the others.
+
+    Copies that resampling made stand side by side, so each half has its share of them.
+    """
+    half = particles // 2
+
+    def turn(keys: Array, tempering: Array, tuning: Tuning, states: State, parity: Array) -> tuple[State, Info]:
+        movers = 2 * jnp.arange(keys.shape[0] // 2) + parity
+        taken = lambda tree: jax.tree.map(lambda leaf: leaf[movers] if leaf.ndim else leaf, tree)
+        both = jax.vmap(jax.random.split)(keys[movers])
+        chosen = jax.vmap(partial(_distinct, partners, half))(both[:, 0])  # (rows, partners)
+        first = movers // particles * particles + 1 - parity  # of the half that stands, on the mover's island
+        shown = states.position[first[:, None] + 2 * chosen]
+        moved, info = step(both[:, 1], taken(states), tempering[movers], taken(tuning), shown)
+        return jax.tree.map(lambda all, part: all.at[movers].set(part), states, moved), info
+
+    def both_turns(keys: Array, states: State, tempering: Array, tuning: Tuning) -> tuple[State, Info]:
+        states, info = jax.lax.scan(partial(turn, keys, tempering, tuning), states, jnp.arange(2))
+        return states, jax.tree.map(lambda leaf: leaf.T.reshape(-1), info)  # (2, rows / 2) to rows
+
+    return both_turns
+
+
+def _along_chains(step: Callable[..., Any], chain: int, islands: int, number: Array) -> Callable[..., Any]:
+    """Mutation `number` of chains whose states all stay: those of that number move on to the next.
+
+    An island's rows are its chains' first states, then their second ones, and so on.
+    """
+    by_number = lambda leaf: leaf.reshape(islands, chain, -1, *leaf.shape[1:])
+
+    def current(tree: Any, place: Array | int) -> Any:
+        at = lambda leaf: jax.lax.dynamic_index_in_dim(by_number(leaf), place, axis=1, keepdims=False)
+        return jax.tree.map(lambda leaf: at(leaf).reshape(-1, *leaf.shape[1:]) if leaf.ndim else leaf, tree)
+
+    def move(keys: Array, states: State, tempering: Array, tuning: Tuning) -> tuple[State, Info]:
+        moved, info = step(current(keys, 0), current(states, number), current(tempering, 0), current(tuning, 0))
+
+        def put(all: Array, part: Array) -> Array:
+            part = part.reshape(islands, 1, -1, *all.shape[1:])
+            return jax.lax.dynamic_update_slice_in_dim(by_number(all), part, number + 1, axis=1).reshape(all.shape)
+
+        wide = lambda leaf: jnp.broadcast_to(leaf.reshape(islands, 1, -1), (islands, chain, leaf.size // islands))
+        first = jnp.arange(chain)[:, None] == 0  # the work of a whole chain is counted where it begins
+        counted = lambda leaf: jnp.where(first, wide(leaf), 0).reshape(-1)
+        info = Info(
+            acceptance=wide(info.acceptance).reshape(-1),
+            evaluations=counted(info.evaluations),
+            nonfinite=counted(info.nonfinite),
+            capped=wide(info.capped).reshape(-1),
+        )
+        return jax.tree.map(put, states, moved), info
+
+    return move
+
+
+def _distinct(count: int, size: int, key: Array) -> Array:
+    """`count` different numbers below `size`, every ordered choice as likely."""
+    tops = size - jnp.arange(count)
+    ranks = jax.random.randint(key, (count,), 0, tops)  # among those not yet chosen
+    chosen: list[Array] = []
+    for rank in ranks:
+        for number in chosen if len(chosen) < 2 else jnp.sort(jnp.stack(chosen)):
+            rank += rank >= number
+        chosen.append(rank)
+    return jnp.stack(chosen)
 
 
 class Draws(NamedTuple):
@@ -314,7 +399,7 @@ def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dty
 def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
     """Log-likelihoods (I, N), counters and step sizes, on the host; parameters stay on the device."""
     tuning = group.tuning._replace(variances=None, length=None)  # type: ignore[arg-type]
-    small = group._replace(states=None, tuning=tuning, mean=None, start=None)  # type: ignore[arg-type]
+    small = group._replace(states=None, tuning=tuning, mean=None, start=None, correlation=None)  # type: ignore[arg-type]
     high, low, small = jax.device_get((group.states.log_likelihood, group.states.low_bits, small))
     return _join(high, low, particles), small
 
@@ -323,7 +408,7 @@ def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.floa
 def memory(group: Group, particles: int) -> Array:
     """(I,) correlation of particles with where they began the stage, averaged over coordinates."""
     by_island = lambda x: x.reshape(-1, particles, x.shape[-1])
-    return adapt.correlation(by_island(group.start), by_island(group.states.position))
+    return adapt.correlations(by_island(group.start), by_island(group.states.position)).mean(axis=-1)
 
 
 def _join(high: Any, low: Any, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
