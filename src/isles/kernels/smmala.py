@@ -138,8 +138,7 @@ def _proposal(problem: Problem, state: State, tempering: Array, tuning: Tuning) 
 def factorise(matrix: Array) -> tuple[Array, Array]:
     """The lower Cholesky factor of a matrix (d, d), and its inverse; NaN where there is none.
 
-    By products alone: the library calls behind `jnp.linalg.cholesky`, on large batches inside loops, can leave
-    JAX on CPUs waiting for itself for ever.
+    By products alone, so that one loop serves all particles and no library is called for each.
     """
     size = matrix.shape[0]
     unit = jnp.eye(size, dtype=matrix.dtype)
