@@ -234,7 +234,7 @@ def _mutate(
             size = jnp.minimum(size, kernel.kernel.max_step_size(tuning.variances))
             tuning = tuning._replace(step_size=jnp.where(learning, size, tuning.step_size))
         active, correlation = group.active, group.correlation
-        if kernel.decorrelate:
+        if kernel.decorrelate and correlation is not None:
             seen = adapt.correlations(by_island(group.start), by_island(states.position))
             active = active & adapt.goes_on(kernel.decorrelate, correlation, seen, dials.threshold)
             correlation = jnp.where(group.active[:, None], seen, correlation)
