@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test test-faults check wheel-check bench clean
 .DELETE_ON_ERROR:
 
 setup: .venv/ready
@@ -22,7 +22,15 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+# kills processes and nodes for about ten minutes; by itself, since it fills the machine
+test-faults: setup
+	$(BIN)/python -m pytest -m faults tests/faults -s
+
+# the package as users get it: built, installed into an empty environment, and run there
+wheel-check: setup
+	PYTHON=$(BIN)/python scripts/check_wheel.sh
 
 # peers need an environment of their own; torch by exact version, since others may pull in gigabytes for GPUs
 bench: .venv-bench/ready

@@ -13,13 +13,13 @@ from rich.table import Table
 
 import isles
 
-TRAIN, REPORT = 500, "demo_report.html"
+REPORT = "demo_report.html"
 console = Console()
 
 
-def digits():
+def digits(train):
     """8×8 digits, a small network, and inputs that are no digits: the same pixels in another order."""
-    data = isles.data.load("digits", train=TRAIN)
+    data = isles.data.load("digits", train=train)
     flat = lambda images: images.reshape(len(images), -1)
     network = isles.models.MLP(inputs=64, hidden=(10,), outputs=10)
     prior = isles.Gaussian(like=network.shapes(), std=isles.models.stds(network, weights=0.5, biases=0.5))
@@ -28,18 +28,18 @@ def digits():
     return problem, (flat(data.x_test), data.y_test), others
 
 
-def compare(problem, test, others):
+def compare(problem, test, others, burn_in, mutations):
     """Four answers to the same question, with the same prior."""
     kernel = isles.HMC(leapfrogs=10)
     run = lambda sampler: isles.sample(problem, sampler, islands=4, islands_per_block=2, engine="local")
     methods = {
         "MAP": lambda: isles.baselines.map_estimate(problem, learning_rate=0.05),
         "ensemble": lambda: isles.baselines.deep_ensemble(problem, members=10, learning_rate=0.05),
-        "HMC∥": lambda: run(isles.MCMC(kernel, chains=16, burn_in=500)),
-        "SMC∥": lambda: run(isles.SMC(kernel, particles=32, mutations=12)),
+        "HMC∥": lambda: run(isles.MCMC(kernel, chains=16, burn_in=burn_in)),
+        "SMC∥": lambda: run(isles.SMC(kernel, particles=32, mutations=mutations)),
     }
     table = Table(
-        title=f"{TRAIN} digits to learn from, {len(test[1])} to test on", title_justify="left", box=SIMPLE,
+        title=f"{problem.rows} digits to learn from, {len(test[1])} to test on", title_justify="left", box=SIMPLE,
         padding=(0, 1), pad_edge=False,
     )  # fmt: skip
     table.add_column("method")
@@ -85,10 +85,14 @@ def too_short():
         console.print(f"[yellow]warning:[/yellow] {warning.message}", soft_wrap=True)
 
 
-if __name__ == "__main__":
-    problem, test, others = digits()
-    posteriors = compare(problem, test, others)
+def main(train=500, burn_in=500, mutations=12):
+    problem, test, others = digits(train)
+    posteriors = compare(problem, test, others, burn_in, mutations)
     too_short()
     smc = posteriors.pop("SMC∥")
     path = isles.report(smc, REPORT, test=test, ood=others, title="Digits, parallel SMC", others=posteriors)
     console.print(f"\nThe report on the SMC run, to open in a browser: {path.resolve().as_uri()}")
+
+
+if __name__ == "__main__":
+    main()

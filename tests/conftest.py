@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 import targets
+from clusters import Cluster, cluster
+from kills import compiled, compiled_folder, tally, traps
+
+__all__ = ["compiled", "compiled_folder", "tally", "traps"]
+
+# a shell that runs the tests in the background has their children ignore Ctrl-C, which some tests press
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +28,10 @@ def gaussian() -> targets.Conjugate:
 def small() -> targets.Conjugate:
     """A Gaussian on which few particles already have Var(log Z) < 1."""
     return targets.conjugate(dimension=4, rows=8, seed=1)
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Cluster]:
+    """A Ray cluster: one node that says it has three CPUs. Its tests are in the xdist group "ray", to share it."""
+    with cluster(3) as found:
+        yield found

@@ -56,3 +56,25 @@ def spring_after_checkpoint(trap: Path) -> None:
             os.kill(os.getpid(), number)
 
     BlockFolder.save = save_and_spring  # type: ignore[method-assign]
+
+
+def curve(noise: float = 0.3) -> isles.Problem:
+    """A regression by a built-in network, which a saved run can predict with."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, size=(20, 1))
+    network = isles.models.MLP(inputs=1, hidden=(3,), outputs=1, activation="tanh")
+    prior = isles.Gaussian(like=network.shapes())
+    return isles.regression(
+        network.apply, prior, x, np.sin(3 * x[:, 0]) + noise * rng.normal(size=20), noise_std=noise
+    )
+
+
+def own_network(params: Any, x: Any) -> Any:
+    """The network of `curve`, as a function that no file can hold."""
+    return jnp.tanh(x @ params["w1"].T + params["b1"]) @ params["w2"].T + params["b2"]
+
+
+def own() -> isles.Problem:
+    """`curve` with a network of one's own."""
+    given = curve()
+    return isles.regression(own_network, given.prior, *given.data, noise_std=0.3)

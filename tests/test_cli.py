@@ -69,6 +69,7 @@ for arguments in (["--help"], ["run", "--help"], ["slurm", "--help"], ["--versio
     main(arguments)
 assert "numpy" not in sys.modules, "numpy"
 assert main(["status", sys.argv[1], "--json"]) == 0
+assert main(["data", "--json"]) == 0
 assert "jax" not in sys.modules, "jax"
 """
 

@@ -76,9 +76,11 @@ def assert_same_output(printed: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_examples_run(example: Path, capsys: Any, monkeypatch: Any) -> None:
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # their small settings here may be too short
+def test_examples_run(example: Path, capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     namespace = runpy.run_path(str(example))
-    arguments = {"many_islands.py": {"islands": 256}}
+    arguments = {"many_islands.py": {"islands": 256}, "demo.py": {"train": 100, "burn_in": 10, "mutations": 1}}
     namespace["main"](**arguments.get(example.name, {}))
     assert capsys.readouterr().out
 

@@ -20,25 +20,11 @@ import pytest
 
 import isles
 import targets
+from kills import assert_same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore::isles.IslesWarning")
 PRIOR = isles.Gaussian(like=np.zeros(2))
 QUICK = isles.SMC(isles.MH(), particles=8, mutations=2, schedule=[0.5, 1.0])
-
-
-def assert_same_bits(one: isles.Posterior, two: isles.Posterior) -> None:
-    """Every array of the two, the plan's and the trace's too."""
-    for name, value in vars(one).items():
-        other = getattr(two, name)
-        if name == "likelihood":  # a function, which may have travelled by pickle
-            assert type(value) is type(other)
-            continue
-        if name == "plan" and value is not None:
-            value, other = vars(value), vars(other)
-        leaves, others = jax.tree.leaves(value), jax.tree.leaves(other)
-        assert [np.asarray(leaf).tobytes() for leaf in leaves] == [
-            np.asarray(leaf).tobytes() for leaf in others
-        ], name
 
 
 def in_child_only(action: Callable[[], None]) -> isles.Problem:

@@ -147,6 +147,7 @@ def test_one_island_has_no_standard_error(small: targets.Conjugate) -> None:
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # short, and it says so
 def test_the_same_run_twice_gives_the_same_bits(sampler: Any, small: targets.Conjugate) -> None:
     first, again, other = (isles.sample(small.problem, sampler, islands=3, seed=seed) for seed in (5, 5, 6))
     for name in ("positions", "log_prior", "log_likelihood", "log_weights", "island_log_evidence"):

@@ -61,6 +61,7 @@ def test_equal_weights_are_a_labelled_alternative(weighted: isles.Posterior) -> 
         weighted.with_weights("best")
 
 
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # short, and it says so
 def test_mcmc_has_no_evidence_to_weigh_by(small: targets.Conjugate) -> None:
     chains = isles.sample(small.problem, isles.MCMC(isles.HMC(leapfrogs=3), 4, 30, 2), islands=2)
     with pytest.raises(ValueError, match="estimates no evidence"):

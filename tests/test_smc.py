@@ -36,6 +36,7 @@ def test_moments_and_evidence_of_the_gaussian(name: str, gaussian: targets.Conju
     truth.assert_log_evidence(posterior, gaussian.log_evidence)
 
 
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # short, and it says so
 def test_precise_observations() -> None:
     """4 observations with σ = 0.01 of 8 parameters: half the directions 300 times narrower than the rest."""
     case = targets.conjugate(dimension=8, rows=4, noise_std=0.01)
@@ -205,6 +206,7 @@ def test_dropping_the_one_over_n_is_caught(small: targets.Conjugate, monkeypatch
 
 
 @pytest.mark.defect("TFP: the same seed for resampling and mutation in every stage")
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # short, and it says so
 def test_reusing_the_seed_across_stages_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten stages of one random-walk step on a nearly flat likelihood, so that only the noise can go wrong."""
     case = targets.conjugate(dimension=4, rows=4, noise_std=20.0)

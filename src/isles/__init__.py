@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isles import baselines, data, diagnostics, metrics, models, plot
     from isles.adapt import Decorrelate, WhileFalling
+    from isles.adapters import from_equinox, from_linen, from_nnx
     from isles.checks import (
         DamagedFileError,
         DeadIslandsError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from isles.devices import mesh
     from isles.engines.local import Local
     from isles.engines.ray import Ray
+    from isles.estimators import IslesClassifier, IslesRegressor
     from isles.kernels import DE, HMC, MALA, MH, PCN, Info, Kernel, SmMALA, Stretch, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
@@ -62,6 +64,8 @@ __all__ = [
     "Forecast",
     "Gaussian",
     "Info",
+    "IslesClassifier",
+    "IslesRegressor",
     "IslesWarning",
     "Kernel",
     "Local",
@@ -80,6 +84,9 @@ __all__ = [
     "classification",
     "data",
     "diagnostics",
+    "from_equinox",
+    "from_linen",
+    "from_nnx",
     "load",
     "merge",
     "mesh",
@@ -98,6 +105,7 @@ __all__ = [
 _MODULES = ("baselines", "data", "diagnostics", "metrics", "models", "plot")
 _HOMES = {
     "adapt": ("Decorrelate", "WhileFalling"),
+    "adapters": ("from_equinox", "from_linen", "from_nnx"),
     "checks": (
         "DamagedFileError",
         "DeadIslandsError",
@@ -110,6 +118,7 @@ _HOMES = {
     "devices": ("mesh",),
     "engines.local": ("Local",),
     "engines.ray": ("Ray",),
+    "estimators": ("IslesClassifier", "IslesRegressor"),
     "kernels": ("DE", "HMC", "MALA", "MH", "PCN", "Info", "Kernel", "SmMALA", "Stretch", "Tuning"),
     "kernels.base": ("accept",),
     "likelihoods": ("classification", "regression"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -22,8 +22,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from isles import adapt, checks, devices, kernels, keys, samplers
+from isles import adapt, checks, devices, kernels, keys, references, samplers
 from isles.checks import FolderError
+from isles.fingerprints import fingerprint, fingerprint_function
 from isles.layout import Params
 from isles.likelihoods import known
 from isles.problem import Problem
@@ -51,6 +52,9 @@ SETTINGS: dict[str, type] = {
 }  # fmt: skip
 BLOCK_BYTES = 1 << 28  # of particle states in one block
 BLOCK_WORK = 1 << 22  # coordinates × rows of data × particles beyond which a block is one island
+BIT_VERSIONS = ("jax", "jaxlib")  # others of these may change bits
+MAX_ISLANDS = 1 << 32  # their numbers go into random keys as 32 bits
+STRANGE = "it was not written by isles; give another folder"
 REMEDY = "resume with what the run was begun with, or give another folder"
 
 
@@ -71,8 +75,7 @@ class Definition:
     @property
     def blocks(self) -> tuple[np.ndarray[Any, Any], ...]:
         """The islands of each block."""
-        numbers, size = np.arange(self.islands), self.islands_per_block
-        return tuple(numbers[first : first + size] for first in range(0, self.islands, size))
+        return split(self.islands, self.islands_per_block)
 
     def write(self) -> Saved:
         """As JSON, with the tensors that JSON does not suit."""
@@ -105,7 +108,10 @@ class Definition:
                 },
                 "rows": problem.rows,
                 "data": fingerprint(problem.data),
-                "prior": fingerprint(problem.prior),
+                "prior": fingerprint_function(
+                    lambda key: (draw := problem.prior.draw(key), problem.prior.log_density(draw)),
+                    jax.eval_shape(jax.random.key, 0),
+                ),
                 "likelihood": fingerprint_function(
                     problem.log_likelihood, *problem.arguments(min(problem.chunk_rows, problem.rows))
                 ),
@@ -121,6 +127,12 @@ class Definition:
             "machine": {"processor": processor(), "system": platform.platform(), "devices": _devices()},
         }
         return Saved(tensors, facts)
+
+
+def split(islands: int, size: int) -> tuple[np.ndarray[Any, Any], ...]:
+    """The islands of each block."""
+    numbers = np.arange(islands)
+    return tuple(numbers[first : first + size] for first in range(0, islands, size))
 
 
 def define(
@@ -168,48 +180,46 @@ def reopen(
 ) -> Definition:
     """The definition of the run in a folder, with its problem and sampler made anew."""
     saved = RunFolder(folder).definition()
+    check_format(saved)
     sampler = sampler or read_sampler(saved)
     if sampler is None:
         raise ValueError(
             f"the run uses a sampler or kernel of your own, {saved.facts['settings'].get('sampler_text')}; "
             f"pass it as sampler="
         )
-    try:
-        settings = saved.facts["settings"]
-        islands, size = int(settings["islands"]), int(settings["islands_per_block"])
-        seed, threads, chunk_rows = int(settings["seed"]), settings["threads"], int(settings["chunk_rows"])
-        names, stored_keep, reference = settings["collect"], settings["keep"], saved.facts["problem"]["reference"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise FolderError(
-            f"run.json lacks or garbles a setting: {error!r}; it was not written by isles"
-        ) from error
+    settings, reference = saved.facts["settings"], saved.facts["problem"].get("reference")
     problem = problem if problem is not None else reference
     if problem is None:
         raise ValueError("a run folder holds no problem; pass problem= as the run was begun with")
     if isinstance(problem, str):
         reference, problem = problem, import_problem(problem)
-    if set(names) != set(collect or {}):
-        raise ValueError(f"the run collects {sorted(names)}; pass the same functions again as collect=")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem={problem!r} must be an isles.Problem, as the run was begun with")
+    if set(settings["collect"]) != set(collect or {}):
+        raise ValueError(f"the run collects {sorted(settings['collect'])}; pass the same functions as collect=")
     if problem.rows:
-        problem = problem.with_chunk_rows(chunk_rows)
-    output = check_output(collect, stored_keep)
+        problem = problem.with_chunk_rows(max(settings["chunk_rows"], 1))
+    output = check_output(collect, settings["keep"])
     sampler.check(problem, output)
     if mesh is not None:
         mesh = devices.check(mesh, sampler.width)
-    definition = Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh)
+    definition = Definition(
+        problem, sampler, output, settings["seed"], settings["islands"], settings["islands_per_block"],
+        settings["threads"], reference, mesh,
+    )  # fmt: skip
     check_agreement(saved, definition.write())
     return definition
 
 
 def read_sampler(saved: Saved) -> Sampler | None:
     """The sampler of a run folder; None if it is of a class that isles does not know."""
-    _check_format(saved)
+    check_format(saved)
     try:
         sampler = codec.decode(saved.facts["settings"]["sampler"], saved.tensors, SETTINGS)
     except codec.ForeignClassError:
         return None
     except KeyError as error:
-        raise FolderError(f"run.json lacks {error}; it was not written by isles") from None
+        raise FolderError(f"run.json lacks {error}: {STRANGE}") from None
     if not isinstance(sampler, (samplers.SMC, samplers.MCMC, samplers.AIS)):
         raise FolderError(f"run.json holds a {type(sampler).__name__} where a sampler is due; {REMEDY}")
     return sampler
@@ -217,7 +227,7 @@ def read_sampler(saved: Saved) -> Sampler | None:
 
 def check_agreement(found: Saved, wanted: Saved) -> None:
     """Raise, naming the differences, if a folder holds another run than the one that is to be continued."""
-    _check_format(found)
+    check_format(found)
     differences = []
     for section in ("settings", "problem", "numbers"):
         old, new = found.facts.get(section, {}), wanted.facts[section]
@@ -230,7 +240,7 @@ def check_agreement(found: Saved, wanted: Saved) -> None:
             differences.append("the sampler differs in what its repr does not show")
     if not differences and not _same_tensors(found, wanted):
         differences.append("the sampler was frozen on another pilot run")
-    for name in ("jax", "jaxlib"):
+    for name in BIT_VERSIONS:
         old, new = (saved.facts.get("versions", {}).get(name) for saved in (found, wanted))
         if old != new:
             differences.append(f"{name} was {old} and is {new}, which may change bits: install {name}=={old}")
@@ -272,10 +282,8 @@ def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) 
 
 
 def import_problem(reference: str) -> Problem:
-    """The problem that `package.module:name` names: a `Problem`, or a function that returns one."""
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
-        raise ValueError(f"problem={reference!r} must be like package.module:function")
+    """The problem that a reference names (see `references`): a `Problem`, or a function that returns one."""
+    module_name, name, arguments = references.parse(reference)
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -288,28 +296,15 @@ def import_problem(reference: str) -> Problem:
         if not hasattr(found, part):
             raise ValueError(f"problem={reference!r}: {module_name} has no {name}; check the spelling")
         found = getattr(found, part)
-    problem = found if isinstance(found, Problem) else found() if callable(found) else found
+    if arguments:
+        try:
+            inspect.signature(found).bind(**arguments)
+        except TypeError as error:
+            raise ValueError(f"problem={reference!r}: {error}; give what {name} takes after the ?") from None
+    problem = found if isinstance(found, Problem) else found(**arguments) if callable(found) else found
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={reference!r} gives a {type(problem).__name__}; it must give an isles.Problem")
     return problem
-
-
-def fingerprint(tree: Any) -> str:
-    """A checksum of a pytree's arrays."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        array = np.asarray(leaf, order="C")
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        if array.size:
-            digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()[:32]
-
-
-def fingerprint_function(function: Callable[..., Any], *arguments: Any) -> str:
-    """A checksum of what a function computes on arguments of these shapes, and of the arrays that it holds."""
-    traced = jax.make_jaxpr(function)(*arguments)
-    program = re.sub(r" at 0x[0-9a-f]+|0x[0-9a-f]+", "", str(traced.jaxpr))
-    return hashlib.sha256((program + fingerprint(traced.consts)).encode()).hexdigest()[:32]
 
 
 def processor() -> str:
@@ -321,13 +316,30 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _check_format(saved: Saved) -> None:
+def check_format(saved: Saved) -> None:
+    """Raise if a definition is of another version of isles, or not of isles at all."""
     found = saved.facts.get("format")
     if found != FORMAT:
         raise FolderError(
             f"the run folder has format {found!r}, this version of isles reads {FORMAT}; "
-            f"use the version of isles that began it: {saved.facts.get('versions', {}).get('isles', 'unknown')}"
+            f"use the version of isles that began it"
         )
+    for section in ("settings", "layout", "problem", "numbers", "versions"):
+        if not isinstance(saved.facts.get(section), dict):
+            raise FolderError(f"run.json has no {section}: {STRANGE}")
+    settings = saved.facts["settings"]
+    try:
+        islands = checks.count("islands", settings["islands"])
+        checks.count("islands_per_block", settings["islands_per_block"])
+        checks.count("chunk_rows", settings["chunk_rows"], minimum=0)
+        checks.choice("keep", settings["keep"], ["all", "thinned", "none"])
+        keys.root(settings["seed"])
+        if settings["threads"] is not None:
+            checks.count("threads", settings["threads"])
+        if islands >= MAX_ISLANDS or not isinstance(settings["collect"], dict):
+            raise ValueError(f"islands={islands}, collect={settings['collect']}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise FolderError(f"run.json has no proper settings ({error!r}): {STRANGE}") from error
 
 
 def _difference(name: str, old: Any, new: Any) -> str:
@@ -355,7 +367,8 @@ def _plain(value: Any) -> Any:
 
 def digest(facts: Mapping[str, Any]) -> str:
     """A short name of a definition, by which its blocks are known."""
-    chosen = {name: facts[name] for name in ("settings", "problem", "numbers") if name in facts}
+    chosen = {name: facts[name] for name in ("settings", "problem", "numbers")}
     # where the problem was imported from may change: a run is what it computes
-    chosen["problem"] = {name: fact for name, fact in facts.get("problem", {}).items() if name != "reference"}
+    chosen["problem"] = {name: fact for name, fact in chosen["problem"].items() if name != "reference"}
+    chosen["versions"] = {name: facts["versions"].get(name) for name in BIT_VERSIONS}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]

@@ -35,11 +35,14 @@ class Categorical:
 
     def __call__(self, params: Params, batch: tuple[Array, Array]) -> Array:
         """The sum over the batch's rows."""
-        x, y = batch
+        return jnp.sum(self.scores(params, *batch))
+
+    def scores(self, params: Params, x: Array, y: Array) -> Array:
+        """Log probabilities (rows, classes), zero but at the labels."""
         log_probs = jax.nn.log_softmax(self.apply(params, x))
         # a mask instead of an index: the gradient of an index is a scatter, which is slow on CPUs
         chosen = y[:, None] == jnp.arange(log_probs.shape[-1])
-        return jnp.sum(jnp.where(chosen, log_probs, 0.0))
+        return jnp.where(chosen, log_probs, 0.0)
 
     def output(self, params: Params, x: Array) -> Array:
         """Logits (rows, classes)."""
@@ -61,8 +64,11 @@ class Bernoulli:
 
     def __call__(self, params: Params, batch: tuple[Array, Array]) -> Array:
         """The sum over the batch's rows."""
-        x, y = batch
-        return jnp.sum(log_bernoulli(self.apply(params, x).reshape(y.shape), y))
+        return jnp.sum(self.scores(params, *batch))
+
+    def scores(self, params: Params, x: Array, y: Array) -> Array:
+        """Log probabilities (rows,) of the labels."""
+        return log_bernoulli(self.apply(params, x).reshape(y.shape), y)
 
     def output(self, params: Params, x: Array) -> Array:
         """Logits (rows, 2), of which the first is zero."""
@@ -101,10 +107,13 @@ class GaussianNoise:
 
     def __call__(self, params: Params, batch: tuple[Array, Array]) -> Array:
         """The sum over the batch's rows."""
-        x, y = batch
+        return jnp.sum(self.scores(params, *batch))
+
+    def scores(self, params: Params, x: Array, y: Array) -> Array:
+        """Log densities of the targets, of the shape of y."""
         mean, std = self.output(params, x)
         z = (y - mean) / std
-        return jnp.sum(-0.5 * z * z - jnp.log(std) - 0.5 * math.log(2 * math.pi))
+        return -0.5 * z * z - jnp.log(std) - 0.5 * math.log(2 * math.pi)
 
     def output(self, params: Params, x: Array) -> tuple[Array, Array]:
         """Means and noise stds, both (rows, *targets)."""
@@ -132,6 +141,19 @@ class GaussianNoise:
 
 
 Likelihood = Categorical | Bernoulli | GaussianNoise
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The sum over those rows of (x, y, counts) where `counts` is true: data padded to a usual size."""
+
+    likelihood: Likelihood
+
+    def __call__(self, params: Params, batch: tuple[Array, Array, Array]) -> Array:
+        """The sum over the batch's rows that count."""
+        x, y, counts = batch
+        scores = self.likelihood.scores(params, x, y)
+        return jnp.sum(jnp.where(counts.reshape(-1, *[1] * (scores.ndim - 1)), scores, 0.0))
 
 
 def known(problem: Problem) -> Likelihood | None:
@@ -254,7 +276,7 @@ def regression(
     if isinstance(noise_std, str) and noise_std not in ("learned", "predicted"):
         raise ValueError(f"noise_std={noise_std!r} must be a number, 'learned', 'predicted' or a function")
     if noise_std == "learned":
-        prior = _with_noise_parameter(prior)
+        prior = with_noise_parameter(prior)
     likelihood = GaussianNoise(apply, noise_std, x.shape[1:], y.shape[1:])
     return Problem(prior, likelihood, data=(x, y), chunk_rows=chunk_rows)
 
@@ -317,7 +339,8 @@ def check_targets(y: Any, rows: int, row: tuple[int, ...] | None = None) -> np.n
     return y
 
 
-def _with_noise_parameter(prior: Gaussian | PriorLike) -> Gaussian:
+def with_noise_parameter(prior: Gaussian | PriorLike) -> Gaussian:
+    """The prior of `{"network": ..., "log_noise_std": ()}`, with log std ~ N(0, 1)."""
     if not isinstance(prior, Gaussian) or prior.dense:
         raise ValueError(
             "noise_std='learned' extends an isles.Gaussian prior with stds; for another prior, put the noise "

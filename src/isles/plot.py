@@ -5,11 +5,12 @@ What is drawn comes from a posterior, or from what `posterior.predict` returned.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from isles import metrics
+from isles import checks, metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,35 +23,44 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MANY = 12  # islands that are told apart by colour; more are drawn as a crowd
 
 
-def tempering(posterior: Posterior, ax: Axes | None = None) -> Axes:
+class Traced(Protocol):
+    """A posterior, or a run that is going on: numbers (stages, P) by name."""
+
+    @property
+    def trace(self) -> Mapping[str, Any]:
+        """Stage by stage, NaN where an island has not come."""
+        ...
+
+
+def tempering(posterior: Traced, ax: Axes | None = None) -> Axes:
     """The tempering of every island, stage by stage, on a log scale."""
     ax = _lines(posterior, "tempering", ax)
     ax.set(xlabel="stage", ylabel="tempering", yscale="log")
     return ax
 
 
-def ess(posterior: Posterior, ax: Axes | None = None) -> Axes:
+def ess(posterior: Traced, ax: Axes | None = None) -> Axes:
     """The effective sample size of every island at every stage, before resampling."""
     ax = _lines(posterior, "ess", ax)
     ax.set(xlabel="stage", ylabel="effective sample size", ylim=(0, None))
     return ax
 
 
-def acceptance(posterior: Posterior, ax: Axes | None = None) -> Axes:
+def acceptance(posterior: Traced, ax: Axes | None = None) -> Axes:
     """Mean acceptance probability of every island."""
     ax = _lines(posterior, "acceptance", ax)
     ax.set(ylabel="acceptance", ylim=(0, 1))
     return ax
 
 
-def step_size(posterior: Posterior, ax: Axes | None = None) -> Axes:
+def step_size(posterior: Traced, ax: Axes | None = None) -> Axes:
     """The step size of every island."""
     ax = _lines(posterior, "step_size", ax)
     ax.set(ylabel="step size", yscale="log")
     return ax
 
 
-def log_likelihood(posterior: Posterior, ax: Axes | None = None) -> Axes:
+def log_likelihood(posterior: Traced, ax: Axes | None = None) -> Axes:
     """Mean log-likelihood of every island's particles or chains."""
     ax = _lines(posterior, "log_likelihood", ax)
     ax.set(ylabel="mean log-likelihood")
@@ -64,7 +74,8 @@ def island_weights(posterior: Posterior, ax: Axes | None = None) -> Axes:
     ax.bar(np.arange(len(weights)), weights, color=COLOURS[0])
     ax.axhline(1 / len(weights), color=COLOURS[1], linestyle="--", label="equal")
     ax.set(xlabel="island", ylabel="weight", ylim=(0, None))
-    ax.legend(frameon=False)
+    _whole_numbers(ax)
+    _legend_above(ax)
     return ax
 
 
@@ -81,7 +92,8 @@ def island_evidence(posterior: Posterior, ax: Axes | None = None) -> Axes:
         low, high = posterior.log_evidence - 2 * error, posterior.log_evidence + 2 * error
         ax.axhspan(low, high, color=COLOURS[1], alpha=0.2, label="± 2 standard errors")
     ax.set(xlabel="island", ylabel="log evidence")
-    ax.legend(frameon=False)
+    _whole_numbers(ax)
+    _legend_above(ax)
     return ax
 
 
@@ -102,6 +114,7 @@ def entropies(
     prediction: Classes, ood: Classes | None = None, ax: Axes | None = None, *, part: str = "epistemic"
 ) -> Axes:
     """Histograms of an entropy (`"epistemic"`, `"aleatoric"` or `"entropy"`) on test inputs, and on others."""
+    checks.choice("part", part, ["epistemic", "aleatoric", "entropy"])
     ax = _axes(ax)
     groups = {"test inputs": getattr(prediction, part)}
     if ood is not None:
@@ -113,12 +126,12 @@ def entropies(
             values,
             edges.tolist(),
             density=True,
-            alpha=0.6,
+            alpha=0.75,
             color=colour,
             label=f"{name} (mean {values.mean():.3f})",
         )
     ax.set(xlabel=f"{'total' if part == 'entropy' else part} entropy, nats", ylabel="density")
-    ax.legend(frameon=False)
+    _legend_above(ax, columns=1)
     return ax
 
 
@@ -135,8 +148,11 @@ def intervals(
     prediction: Values, targets: Any, ax: Axes | None = None, *, x: Any = None, level: float = 0.9
 ) -> Axes:
     """Means with intervals, and targets: against one input `x`, or in the order of the means."""
-    ax = _axes(ax)
     mean, y = np.ravel(prediction.mean), np.ravel(targets)
+    for name, values in (("targets", y), ("x", mean if x is None else np.ravel(x))):
+        if len(values) != len(mean):
+            raise ValueError(f"{name} has {len(values)} values, and the prediction {len(mean)}; give one for each")
+    ax = _axes(ax)
     low, high = (np.ravel(end) for end in prediction.interval(level))
     place = np.ravel(x) if x is not None else np.argsort(np.argsort(mean))
     order = np.argsort(place)
@@ -155,6 +171,8 @@ def images(
     pictures = as_images(x)
     if pictures is None:
         raise ValueError(f"x has shape {np.shape(x)}; images have shape (n, height, width[, channels])")
+    if len(pictures) != len(prediction.labels):
+        raise ValueError(f"x has {len(pictures)} rows, and the prediction {len(prediction.labels)}; predict for x")
     ax = _axes(ax)
     order = np.argsort(prediction.entropy)
     chosen = order[:count] if most else order[::-1][:count]
@@ -184,7 +202,7 @@ def as_images(x: Any) -> np.ndarray[Any, Any] | None:
     return (x - x.min()) / max(float(x.max() - x.min()), 1e-12)
 
 
-def _lines(posterior: Posterior, name: str, ax: Axes | None) -> Axes:
+def _lines(posterior: Traced, name: str, ax: Axes | None) -> Axes:
     if name not in posterior.trace:
         raise ValueError(
             f"this posterior has no trace of {name}; it has {', '.join(posterior.trace) or 'none'}: "
@@ -201,7 +219,18 @@ def _lines(posterior: Posterior, name: str, ax: Axes | None) -> Axes:
         alpha = max(0.05, min(1.0, MANY / values.shape[1])) if crowd else 1.0
         ax.plot(place, values[:, island], style, color=colour, alpha=alpha, linewidth=1.2)
     ax.set_xlabel("step" if "step" in posterior.trace else "stage")
+    _whole_numbers(ax)
     return ax
+
+
+def _whole_numbers(ax: Axes) -> None:
+    ax.locator_params(axis="x", integer=True)
+
+
+def _legend_above(ax: Axes, columns: int = 2) -> None:
+    """Outside the picture, where it hides nothing."""
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
+    ax.legend(frameon=False, fontsize="small", ncols=columns, **place)
 
 
 def _axes(ax: Axes | None) -> Axes:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from isles import checks, expectations, keys, predictions, saving, store, weights
+from isles import checks, expectations, export, keys, predictions, saving, store, weights
 from isles.layout import Layout, Params
 from isles.likelihoods import Apply, Likelihood, known
 from isles.problem import Problem
@@ -233,6 +233,19 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one safetensors file; `isles.load` reads it back."""
         store.write(path, *saving.pack(self))
+
+    def to_arviz(self, x: Any = None, y: Any = None) -> Any:
+        """The draws as ArviZ keeps them, for its summaries, plots and leave-one-out scores.
+
+        ArviZ has no weighted draws. For SMC and AIS as many draws as there are, (P, N), are chosen in order,
+        each as often as its weight says; `sample_stats` holds the weights they had and the islands they come
+        from. For MCMC, every chain is one of ArviZ's.
+
+        Args:
+            x: inputs of data, and
+            y: their labels or targets, for the log-likelihood of every datum, which `arviz.loo` needs.
+        """
+        return export.to_arviz(self, x, y)
 
     def _mixture(self, x: Any, chunk_rows: int | None) -> predictions.Mixture:
         if self.likelihood is None:

@@ -147,12 +147,24 @@ class Mixture:
         y = check_targets(y, len(self.x), self.likelihood.targets)
         total = np.full(len(y), -np.inf)
         for rows, draws, (means, stds) in self.pieces():
-            z = (y[rows] - means) / stds
-            scores = -0.5 * z * z - np.log(stds) - 0.5 * np.log(2 * np.pi)
-            scores = scores.reshape(*scores.shape[:2], -1).sum(axis=2)  # outputs are independent given a draw
+            scores = _gaussian_scores(y[rows], means, stds)
             piece = weights.log_sum_exp(_column(np.log(self.weights[draws]), scores) + scores, axis=0)
             total[rows] = np.logaddexp(total[rows], piece)
         return total
+
+    def log_densities(self, y: Any) -> Floats:
+        """(draws, n) log of every draw's own density or probability of y."""
+        whole = np.empty((len(self.positions), len(self.x)))
+        if isinstance(self.likelihood, GaussianNoise):
+            y = check_targets(y, len(self.x), self.likelihood.targets)
+        else:
+            y = check_labels(y, len(self.x), self.likelihood.classes)
+        for rows, draws, output in self.pieces(every=True):
+            if isinstance(self.likelihood, GaussianNoise):
+                whole[draws, rows] = _gaussian_scores(y[rows], *output)
+            else:
+                whole[draws, rows] = np.take_along_axis(output, y[None, rows, None], axis=2)[..., 0]
+        return whole
 
     def per_draw(self, shape: tuple[int, int]) -> DrawClasses | DrawValues:
         """What each draw predicts, with leading axes `shape`; draws of weight zero too."""
@@ -301,6 +313,13 @@ def entropy(log_probabilities: Floats) -> Floats:
     """−Σ p log p over the last axis, in nats, with 0 log 0 = 0."""
     finite = np.maximum(log_probabilities, -1e4)  # e^−10000 is zero
     return -np.einsum("...k,...k->...", np.exp(finite), finite)
+
+
+def _gaussian_scores(y: Floats, means: Floats, stds: Floats) -> Floats:
+    """Log densities (draws, rows); outputs are independent given a draw."""
+    z = (y - means) / stds
+    scores = -0.5 * z * z - np.log(stds) - 0.5 * np.log(2 * np.pi)
+    return np.asarray(scores.reshape(*scores.shape[:2], -1).sum(axis=2))
 
 
 def _mixture_quantile(means: Floats, stds: Floats, draw_weights: Floats, level: float) -> Floats:

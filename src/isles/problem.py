@@ -25,6 +25,7 @@ CHUNK_BYTES = 1 << 24  # intermediates of one chunk and all particles: what a co
 SUM_BYTES = 1 << 22  # a gradient of all particles that no longer stays in cache while chunks are added up ...
 SUM_ROW_BYTES = 1 << 15  # ... so that a chunk should have a row for each so many bytes of it
 SUM_ROWS = 1024  # enough rows, however long the gradient
+SUM_SHARE = 4  # and its intermediates take no more than so many gradients, so that memory grows like particles
 JACOBIAN_BYTES = 1 << 13  # of one particle, that a chunk may always take
 USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
 VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
@@ -153,7 +154,8 @@ class Problem:
         """As many rows as fit the caches, and enough that adding up gradients is not what takes the time."""
         fits = CHUNK_BYTES // max(particles * self.row_bytes, 1)
         gradient = particles * self.dimension * self.dtype.itemsize
-        pays = min(gradient // SUM_ROW_BYTES, SUM_ROWS) if gradient > SUM_BYTES else 8
+        affordable = SUM_SHARE * gradient // max(particles * self.row_bytes, 1)
+        pays = min(gradient // SUM_ROW_BYTES, SUM_ROWS, affordable) if gradient > SUM_BYTES else 8
         return int(np.clip(fits, pays, max(self.rows, SUM_ROWS)))
 
     def on(self, mesh: Mesh) -> Problem:

@@ -12,7 +12,7 @@ import numpy as np
 
 from isles import posterior as posteriors
 from isles.checks import DamagedFileError, FolderError, PartialRunError
-from isles.definition import digest, read_sampler
+from isles.definition import STRANGE, check_format, digest, read_sampler, split
 from isles.engines.blocks import Work, read_result
 from isles.layout import Layout, Params
 from isles.likelihoods import Apply, Likelihood, known
@@ -45,17 +45,19 @@ def merge(
     """
     place = RunFolder(folder)
     saved = place.definition()
+    check_format(saved)
     sampler = sampler or read_sampler(saved)
     if sampler is None:
         raise ValueError("the run uses a sampler or kernel of your own; pass it as sampler=")
-    if problem is None:
-        layout, likelihood = read_layout(saved.facts["layout"], like), rebuild(saved.facts["likelihood"], apply)
-    else:
-        layout, likelihood = problem.layout, known(problem)
     settings = saved.facts["settings"]
+    try:
+        layout = problem.layout if problem is not None else read_layout(saved.facts["layout"], like)
+        likelihood = known(problem) if problem is not None else rebuild(saved.facts["likelihood"], apply)
+    except (KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise FolderError(f"run.json describes no parameters ({error!r}): {STRANGE}") from error
     blocks = split(settings["islands"], settings["islands_per_block"])
     name = digest(saved.facts)
-    found = {number: read_result(place, name, number) for number in range(len(blocks))}
+    found = {number: read_result(place, name, number, len(islands)) for number, islands in enumerate(blocks)}
     missing = name_islands(blocks, [number for number, result in found.items() if result is None])
     if missing and not allow_partial:
         raise PartialRunError(
@@ -116,9 +118,9 @@ def merge_found(
     return dataclasses.replace(merged, missing=missing, warnings=(message, *merged.warnings))
 
 
-def read(place: RunFolder, name: str, number: int) -> BlockResult:
+def read(place: RunFolder, work: Work, number: int) -> BlockResult:
     """The result of a block that is finished."""
-    result = read_result(place, name, number)
+    result = read_result(place, work.digest, number, len(work.blocks[number]))
     if result is None:
         raise FolderError(
             f"the result of block {number} was written, and can no longer be read; look after the disk of "
@@ -131,16 +133,10 @@ def finished(place: RunFolder, work: Work) -> tuple[set[int], int]:
     """Blocks that need not be run again, and the epochs they took."""
     epochs = {
         number: int(result.epochs.sum())
-        for number in range(len(work.blocks))
-        if (result := read_result(place, work.digest, number)) is not None
+        for number, islands in enumerate(work.blocks)
+        if (result := read_result(place, work.digest, number, len(islands))) is not None
     }
     return set(epochs), sum(epochs.values())
-
-
-def split(islands: int, size: int) -> tuple[np.ndarray[Any, Any], ...]:
-    """The islands of each block."""
-    numbers = np.arange(islands)
-    return tuple(numbers[first : first + size] for first in range(0, islands, size))
 
 
 def name_islands(blocks: Sequence[np.ndarray[Any, Any]], chosen: Sequence[int]) -> tuple[int, ...]:

@@ -150,6 +150,11 @@ def resume(
     cache.keep_compiled()
     definition = reopen(folder, problem, sampler=sampler, collect=collect, mesh=mesh)
     threads = definition.threads
+    if threads is None and not isinstance(engine, Here | None):
+        raise ValueError(
+            f"the run was begun in the caller's own process, whose threads decide how sums are rounded; "
+            f"engine={engine!r} would change bits, so leave it out"
+        )
     where = choose_engine(engine, workers, threads, retries, here=threads is None)
     return conduct(
         definition, where, folder,
@@ -199,7 +204,7 @@ def conduct(
             raise DeadWorkerError(f"{'; '.join(ledger.failed.values())}. {remedy} the islands that are finished")
         if in_memory is None:
             assert place is not None
-            in_memory = [results.read(place, work.digest, number) for number in sorted(ledger.finished)]
+            in_memory = [results.read(place, work, number) for number in sorted(ledger.finished)]
         posterior = results.merge_found(
             definition.problem.layout, known(definition.problem), definition.sampler, in_memory,
             definition.output.keep,

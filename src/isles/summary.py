@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isles.posterior import Posterior
 
 
+TOO_FEW_ACCEPTED = 0.05  # moves
 TOO_MUCH_RISE = 0.3  # of the log-likelihood within a stage, in standard deviations; 0 if particles keep up
 TOO_MUCH_MEMORY = 0.97  # correlation with the start of a stage, at its end
 
@@ -84,7 +85,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     trace = posterior.trace
     if trace:
         acceptance = _mean_of_last(trace["acceptance"])
-        if acceptance < 0.05:
+        if acceptance < TOO_FEW_ACCEPTED:
             found.append(
                 f"mean acceptance {acceptance:.3f} at the end: particles hardly move; lower step_size, "
                 f"or leave it None and raise mutations or burn_in so that it can adapt"
@@ -120,11 +121,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
                 f"Decorrelate sees correlations through noise of about 1/sqrt(particles), and particles="
                 f"{sampler.particles}: take at least 100, or a fixed number of mutations"
             )
-        elif (
-            type(sampler.mutations) is Decorrelate  # other rules promise no threshold
-            and "correlation" in trace
-            and (_last(trace["correlation"]) > sampler.mutations.threshold).any()
-        ):
+        elif sampler.plan is None and trace and _still_correlated(trace["correlation"], sampler.mutations):
             found.append(
                 f"Decorrelate stopped at its max={sampler.mutations.max} before particles decorrelated: raise max"
             )
@@ -190,6 +187,12 @@ def _disagreement(posterior: Posterior) -> list[str]:
     return []
 
 
+def _still_correlated(correlation: np.ndarray[Any, Any], rule: Decorrelate) -> bool:
+    if type(rule) is not Decorrelate:  # other rules promise no threshold
+        return False
+    return bool((last_finite(correlation) > rule.threshold).any())
+
+
 def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
     """Whether mutations are too few: particles lag behind the tempering, or stay copies of each other."""
     trace, draws = posterior.trace, posterior.log_weights.shape[1]
@@ -204,7 +207,7 @@ def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
             f"stage in the second half of the stages (0 is best), so particles lag behind their target: {remedy}"
         ]
     remembered = _mean_of_last(trace["correlation"])
-    if remembered > TOO_MUCH_MEMORY:
+    if remembered > TOO_MUCH_MEMORY and _mean_of_last(trace["acceptance"]) >= TOO_FEW_ACCEPTED:
         return [
             f"too short: at the end of the last stage, particles were still correlated by {remembered:.3f} with "
             f"where they began it, so the copies that resampling made stay copies: {remedy}"
@@ -232,7 +235,7 @@ def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:
     ]
 
 
-def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def last_finite(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The last finite entry of each column."""
     finite = np.isfinite(values)
     rows = len(values) - 1 - np.argmax(finite[::-1], axis=0)
@@ -240,7 +243,7 @@ def _last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _mean_of_last(values: np.ndarray[Any, Any]) -> float:
-    last = _last(values)
+    last = last_finite(values)
     return float(last[np.isfinite(last)].mean()) if np.isfinite(last).any() else float("nan")
 
 

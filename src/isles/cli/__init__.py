@@ -19,7 +19,7 @@ from isles.checks import IslesWarning
 from isles.cli import output
 from isles.cli.app import ExitCode, app, exit_code
 
-from isles.cli import look, runs, slurm  # isort: skip  # noqa: F401  (each registers its commands)
+from isles.cli import answers, data, look, plan, report, runs, slurm  # isort: skip  # noqa: F401  (each registers its commands)
 
 DEBUG = "--debug"
 

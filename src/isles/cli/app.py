@@ -12,9 +12,12 @@ from isles.checks import PartialRunError
 
 HELP = """Bayesian deep learning by parallel SMC and parallel MCMC.
 
-A problem is named as **package.module:function**: a function without arguments that returns an isles.Problem.
+A problem is named as **package.module:function**: a function that returns an isles.Problem;
+or it is a data set with a built-in model.
 
     isles run mnist:problem --folder runs/mnist --islands 8
+
+    isles run digits --model mlp --hidden 10 --folder runs/digits
 
     isles status runs/mnist
 

@@ -68,11 +68,14 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout, in colour on a terminal only, and never cut short in a pipe."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # as it is: brackets are no markup
     with console.capture() as captured:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+from isles import references
 from isles.checks import PartialRunError
 from isles.cli import output
 from isles.cli.app import ExitCode, UsageError, app
-from isles.cli.settings import BUDGET, DEFINING, ENGINE, build_sampler, gather, takes
+from isles.cli.settings import BUDGET, DEFINING, ENGINE, MODEL, build_sampler, gather, takes
 from isles.engines.threads import thread_variables
 
 Config = Annotated[
@@ -31,13 +32,19 @@ ProblemOption = Annotated[
 ]
 
 
+MODELS = "mlp, cnn or logistic"
+Problem = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PROBLEM", help="As package.module:function; or a data set, with --model.", show_default=False
+    ),
+]
+
+
 @app.command()
-@takes(["folder", *DEFINING, *ENGINE, *BUDGET])
+@takes(["folder", *MODEL, *DEFINING, *ENGINE, *BUDGET])
 def run(
-    problem: Annotated[
-        str | None,
-        typer.Argument(metavar="PROBLEM", help="As package.module:function.", show_default=False),
-    ] = None,
+    problem: Problem = None,
     config: Config = None,
     json: Json = False,
     **settings: Any,
@@ -48,6 +55,8 @@ def run(
 
         isles run mnist:problem --folder runs/mnist --islands 8 --particles 32 --trajectory 0.1
 
+        isles run digits --model mlp --hidden 10 --prior-std 0.5 --folder runs/digits
+
         isles run mnist:problem --folder runs/pcn --sampler mcmc --kernel pcn --burn-in 5000 --draws 100
 
         isles run --config run.toml --seed 7
@@ -55,8 +64,7 @@ def run(
     run.toml holds lines such as **problem = "mnist:problem"**, **folder = "runs/7"**, **islands = 8**.
     """
     chosen = gather(config, {"problem": problem, **settings})
-    name, folder = needed(chosen, "problem", "PROBLEM"), needed(chosen, "folder", "--folder")
-    check_reference(name)
+    name, folder = refer(chosen), needed(chosen, "folder", "--folder")
     sampler = build_sampler(chosen)
     passed = {key: value for key, value in chosen.items() if key in SAMPLE_ARGUMENTS}
     echo(name, folder, sampler, passed)
@@ -174,13 +182,27 @@ def needed(settings: dict[str, Any], name: str, spelling: str) -> str:
     return str(settings[name])
 
 
-def check_reference(problem: str) -> None:
-    """Raise if the text cannot name a problem, before anything is imported."""
-    module, _, name = problem.partition(":")
-    if not name or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-        raise UsageError(
-            f"problem={problem!r} must be like package.module:function, as mnist:problem for mnist.py"
-        )
+def refer(settings: dict[str, Any]) -> str:
+    """The reference of the problem that settings mean, checked before anything of it is imported."""
+    name = needed(settings, "problem", "PROBLEM")
+    options = {key: settings[key] for key in MODEL if key in settings}
+    if "model" in options:
+        from isles import data
+
+        if name not in data.NAMES:
+            known = ", ".join(data.NAMES)
+            raise UsageError(f"--model is for a data set, and {name!r} is none of {known}; leave --model out")
+        return references.write("isles.builtin", "problem", {"data": name, **options})
+    if options:
+        raise UsageError(f"--{next(iter(options)).replace('_', '-')} needs --model: {MODELS}")
+    try:
+        references.parse(name)
+    except ValueError as error:
+        from isles import data
+
+        hint = f"; for the data set, add --model {MODELS}" if name in data.NAMES else ""
+        raise UsageError(f"{error}{hint}") from None
+    return name
 
 
 def echo(problem: str, folder: str, sampler: Any, settings: dict[str, Any]) -> None:

@@ -109,9 +109,22 @@ def _schedule(name: str, value: Any) -> tuple[float, ...]:
     return found
 
 
+def _widths(name: str, value: Any) -> tuple[int, ...]:
+    """Whole numbers as a list, as one number, or as text with commas."""
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    try:
+        return tuple(checks.count(name, int(item) if isinstance(item, str) else item) for item in items)
+    except ValueError:
+        raise ValueError(f"{name}={value!r} must be whole numbers with commas between them, as 64,32") from None
+
+
+def _rate(name: str, value: Any) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else checks.positive(name, value)
+
+
 TEMPERED = ("smc", "ais")
 SETTINGS: dict[str, Setting] = {
-    "problem": text("Where to import the problem from, as package.module:function."),
+    "problem": text("Where to import the problem from, as package.module:function, or the name of a data set."),
     "folder": text("Where the run is kept."),
     "islands": whole("P, the number of islands. [default: 1]"),
     "seed": whole("Decides every random number. [default: 0]", minimum=0),
@@ -152,6 +165,16 @@ SETTINGS: dict[str, Setting] = {
     "target_acceptance": share("What adaptation aims at.", ("hmc", "pcn", "mh", "mala")),
     "mass": choice("Mass", "identity", "population", of=("hmc", "mala")),
     "scale": choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
+    "model": choice("A built-in network, where PROBLEM is a data set", "mlp", "cnn", "logistic"),
+    "hidden": Setting(str, _widths, "Units of each hidden layer of mlp, as 64,32. [default: 64]"),
+    "activation": choice("Of mlp's hidden layers", "relu", "tanh", "sigmoid"),
+    "channels": whole("Channels of cnn. [default: 4]"),
+    "train": whole("Take the first so many training rows of the data set."),
+    "prior_std": positive("Standard deviation of the Gaussian prior; by default, --kaiming he."),
+    "bias_std": positive("Another one for biases."),
+    "kaiming": choice("Prior standard deviations by layer", "he", "torch"),
+    "stages": whole("Stages of SMC, where known; by default, a small pilot run finds them."),
+    "failures_per_hour": Setting(float, _rate, "Failures of each worker, as on machines that may be taken away."),
     "time": text("SLURM's time limit of a task, as 2:00:00."),
     "partition": text("SLURM's partition."),
     "mem": text("Memory of a task, as 4G."),
@@ -166,6 +189,7 @@ SAMPLING = [name for name, setting in SETTINGS.items() if setting.of or name in 
 DEFINING = ["islands", "seed", "islands_per_block", "chunk_rows", "keep", "threads", *SAMPLING]
 ENGINE = ["engine", "workers", "retries", "checkpoint_seconds"]
 BUDGET = ["max_seconds", "max_epochs", "finish_started", "allow_partial", "progress"]
+MODEL = ["model", "hidden", "activation", "channels", "train", "prior_std", "bias_std", "kaiming"]
 SLURM = [
     "time",
     "partition",
@@ -178,6 +202,7 @@ SLURM = [
     "dependency",
 ]
 PANELS = {**dict.fromkeys(("sampler",), "Sampler"), "kernel": "Kernel", **dict.fromkeys(SLURM, "SLURM")}
+PANELS |= dict.fromkeys(MODEL, "Model")
 PANELS |= {**dict.fromkeys(("threads", *ENGINE), "Engine"), **dict.fromkeys(BUDGET, "Budget and result")}
 
 

@@ -10,17 +10,20 @@ import typer
 
 from isles.cli import output
 from isles.cli.app import UsageError, app
-from isles.cli.runs import Config, Json, RunArgument, check_reference, echo, needed
-from isles.cli.settings import DEFINING, SLURM, build_sampler, gather, takes
+from isles.cli.runs import Config, Json, RunArgument, echo, refer
+from isles.cli.settings import DEFINING, MODEL, SLURM, build_sampler, gather, takes
 
 
 @app.command()
-@takes([*DEFINING, "checkpoint_seconds", *SLURM])
+@takes([*MODEL, *DEFINING, "checkpoint_seconds", *SLURM])
 def slurm(
     folder: RunArgument,
     problem: Annotated[
         str | None,
-        typer.Argument(metavar="[PROBLEM]", help="As package.module:function; not for a run that exists."),
+        typer.Argument(
+            metavar="[PROBLEM]",
+            help="As package.module:function, or a data set with --model; not for a run that exists.",
+        ),
     ] = None,
     config: Config = None,
     submit: Annotated[bool, typer.Option("--submit", help="Run sbatch, rather than saying how.")] = False,
@@ -49,10 +52,10 @@ def slurm(
         request = Slurm(**{name: chosen[name] for name in SLURM if name in chosen})
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
-    reference = chosen.get("problem")
+    reference = refer(chosen) if "problem" in chosen else None
     if reference is not None or not RunFolder(folder).holds_run:
         define(folder, chosen)
-    elif changed := [name for name in DEFINING if name in chosen]:
+    elif changed := [name for name in (*MODEL, *DEFINING) if name in chosen]:
         raise UsageError(
             f"{folder} holds a run, whose {changed[0]} cannot be changed; leave it out, or give PROBLEM"
         )
@@ -90,8 +93,7 @@ def slurm(
 
 def define(folder: Path, settings: dict[str, Any]) -> None:
     """Begin the run in its folder, or see that it is the one that is there."""
-    problem = needed(settings, "problem", "PROBLEM")
-    check_reference(problem)
+    problem = refer(settings)
     sampler = build_sampler(settings)
     names = ("islands", "seed", "islands_per_block", "chunk_rows", "keep", "threads")
     passed = {name: settings[name] for name in names if name in settings}

@@ -7,6 +7,18 @@
 from isles.data.dataset import Dataset
 from isles.data.download import DownloadError
 from isles.data.encoding import encode
-from isles.data.sets import NAMES, Catalogue, Listing, keep, load, names, raw
+from isles.data.sets import NAMES, Catalogue, Listing, default_encoder, keep, load, names, raw
 
-__all__ = ["NAMES", "Catalogue", "Dataset", "DownloadError", "Listing", "encode", "keep", "load", "names", "raw"]
+__all__ = [
+    "NAMES",
+    "Catalogue",
+    "Dataset",
+    "DownloadError",
+    "Listing",
+    "default_encoder",
+    "encode",
+    "keep",
+    "load",
+    "names",
+    "raw",
+]

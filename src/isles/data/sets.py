@@ -117,6 +117,11 @@ def keep(name: str, x_train: Array, y_train: Array, x_test: Array, y_test: Array
     return path
 
 
+def default_encoder(name: str) -> str:
+    """The encoder that the literature uses for a set of features."""
+    return _encoded(name)[0].encoder
+
+
 def names() -> Catalogue:
     """All data sets, a line each, and whether they are available here."""
     return Catalogue({name: _listing(name, kind) for name, kind in KINDS.items()})

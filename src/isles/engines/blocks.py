@@ -18,6 +18,7 @@ from isles.kernels.base import Tuning
 from isles.problem import Problem, State
 from isles.samplers.block import BlockResult, Output, Plan, Record, Sampler, Status
 from isles.samplers.mutation import Draws, Group
+from isles.samplers.read_back import check_result
 from isles.samplers.tempered import UnderWay
 from isles.store import codec
 from isles.store.folder import BlockFolder, RunFolder, Saved, warn_of_damage
@@ -133,11 +134,10 @@ def follow_in_folder(
     """`follow`, with checkpoints, trace and result in a run folder. A result that is there is not made again."""
     place = folder.block(number)
     with place.locked():
-        if place.has_result:
-            saved = place.result()
-            if saved is not None and _belongs(work.digest, number, saved):
-                yield Done(decode_result(saved))
-                return
+        result = read_result(folder, work.digest, number, len(work.blocks[number]))
+        if result is not None:
+            yield Done(result)
+            return
         fresh = True
         for event in follow(work, number, place.newest(), life_seen=life_seen, halt=halt):
             keep_event(place, work, number, event, fresh=fresh)
@@ -165,21 +165,23 @@ def encode_result(work: Work, number: int, result: BlockResult) -> Saved:
     return _encode(work, number, result)
 
 
-def decode_result(saved: Saved) -> BlockResult:
-    """The inverse of `encode_result`."""
-    result = codec.decode(saved.facts.get("content"), saved.tensors, CLASSES)
-    if not isinstance(result, BlockResult):
-        raise DamagedFileError(f"the file holds a {type(result).__name__} where a block's result is due")
+def decode_result(saved: Saved, islands: int) -> BlockResult:
+    """The inverse of `encode_result`, for so many islands."""
+    try:
+        result = codec.decode(saved.facts.get("content"), saved.tensors, CLASSES)
+        check_result(result, islands)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DamagedFileError(f"the file holds no result of {islands} islands: {error}") from error
     return result
 
 
-def read_result(folder: RunFolder, digest: str, number: int) -> BlockResult | None:
+def read_result(folder: RunFolder, digest: str, number: int, islands: int) -> BlockResult | None:
     """A finished block's result; None if there is none of this run that can be read."""
     saved = folder.block(number).result()
     if saved is None or not _belongs(digest, number, saved):
         return None
     try:
-        return decode_result(saved)
+        return decode_result(saved, islands)
     except DamagedFileError as error:
         warn_of_damage(error, "the block has to be run again")
         return None
@@ -193,7 +195,7 @@ def _reopen(work: Work, number: int, checkpoints: Iterable[Saved]) -> Any:
         try:
             kept = codec.decode(saved.facts.get("content"), saved.tensors, CLASSES)
             return work.sampler.unpack(work.problem, keys.root(work.seed), work.blocks[number], work.output, kept)
-        except (DamagedFileError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
             warn_of_damage(error, f"a checkpoint of {work.named(number)} is not used")
     return None
 

@@ -117,7 +117,8 @@ class Ledger:
         match event:
             case Reached(status) | Kept(_, status, _, _):
                 self._show_life()
-                self._epochs[number] = status.epochs
+                # a block that goes on from a checkpoint makes epochs again that are spent already
+                self._epochs[number] = max(status.epochs, self._epochs[number])
                 self.display.update(number, status)
             case Done():
                 self._show_life()
@@ -152,8 +153,8 @@ class Ledger:
             self.todo.appendleft(number)
 
     def check_life(self) -> None:
-        """Raise if nothing has shown life."""
-        if self._dead and not self._life_seen:
+        """Raise if every block was looked at, and none has shown life."""
+        if self._dead and not (self._life_seen or self.todo or self.failed):
             raise DeadIslandsError(self._dead[min(self._dead)])
 
     def _show_life(self) -> None:

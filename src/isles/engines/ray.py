@@ -7,6 +7,8 @@ on elsewhere from the newest checkpoint that the driver has.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
 import os
 import pickle
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isles import checks
+from isles.checks import IslesWarning
 from isles.engines.blocks import Dead, Done, Halted, Kept, Reached, Work, follow, keep_event
 from isles.engines.ledger import Ledger
 from isles.engines.local import REPORT_SECONDS, environment, portable, to_bytes, usable_cpus
@@ -64,39 +67,63 @@ class Ray:
     def run(self, work: Work, folder: RunFolder | None, ledger: Ledger) -> None:
         """Run what the ledger gives; an exception of an actor is raised here."""
         assert folder is not None
-        with _cluster(self.address) as ray:
+        if not ledger.can_take:
+            return
+        with _cluster(self.address) as (ray, alone):
             payload = ray.put(to_bytes(work))
             crew: dict[Any, _Post] = {}  # stream of events -> who sends it
+            idle: list[Any] = []  # actors that wait for a block
             halted = False
+            self._check_room(ray, alone)
             try:
                 while crew or ledger.can_take:
-                    while len(crew) < self._room(ray) and (number := ledger.take()) is not None:
-                        post = self._begin(ray, payload, work, folder, number, ledger.life_seen)
+                    while len(crew) < max(self._room(ray), 1) and (number := ledger.take()) is not None:
+                        actor = idle.pop() if idle else self._hire(ray, payload)
+                        post = _begin(actor, folder, number, ledger.life_seen)
                         crew[post.stream] = post
+                    # whoever has nothing to do gives way: an actor that is to replace a lost one may wait for room
+                    while idle:
+                        _dismiss(ray, idle.pop())
                     if ledger.halting and not halted:
                         halted = True
                         for post in crew.values():
                             post.actor.halt.remote()
                     for stream in _ready(ray, list(crew)):
                         if self._hear(ray, crew[stream], work, folder, ledger):
-                            with contextlib.suppress(Exception):
-                                ray.kill(crew[stream].actor)
-                            del crew[stream]
+                            post = crew.pop(stream)
+                            post.lock.close()
+                            if not post.lost:
+                                idle.append(post.actor)
             finally:
                 for post in crew.values():
-                    with contextlib.suppress(Exception):
-                        ray.kill(post.actor)
+                    post.lock.close()
+                for actor in [*idle, *(post.actor for post in crew.values())]:
+                    _dismiss(ray, actor)
 
     def _room(self, ray: Any) -> int:
         """Blocks that the cluster can run at a time, as it is now."""
-        if self.workers is not None:
-            return self.workers
-        wanted = {"CPU": self.cpus, "GPU": self.gpus, **dict(self.resources)}
-        found = ray.cluster_resources()
-        rooms = [found.get(name, 0.0) / amount for name, amount in wanted.items() if amount > 0]
-        return max(int(min(rooms, default=usable_cpus())), 1)  # one waits if there is none: a node may come
+        room = sum(self._fits(node["Resources"]) for node in ray.nodes() if node["Alive"])
+        return room if self.workers is None else min(self.workers, room)
 
-    def _begin(self, ray: Any, payload: Any, work: Work, folder: RunFolder, number: int, life_seen: bool) -> _Post:
+    def _fits(self, resources: dict[str, float]) -> int:
+        """Blocks that one node can run at a time."""
+        wanted = {"CPU": self.cpus, "GPU": self.gpus, **dict(self.resources)}
+        rooms = [resources.get(name, 0.0) / amount for name, amount in wanted.items() if amount > 0]
+        return int(min(rooms, default=usable_cpus()))
+
+    def _check_room(self, ray: Any, alone: bool) -> None:
+        """Raise, or warn where a node may still come, if no node can run a block."""
+        if self._room(ray):
+            return
+        found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        sizes = "; ".join(str({k: v for k, v in each.items() if not k.startswith("node:")}) for each in found)
+        message = f"no node has what a block of {self} asks for; there is {sizes or 'no node'}"
+        if alone:
+            raise ValueError(f"{message}: ask for less, or give the address of a cluster that has it")
+        warnings.warn(f"{message}. The run waits for a node that has it", IslesWarning, stacklevel=2)
+
+    def _hire(self, ray: Any, payload: Any) -> Any:
+        """An actor that has the work, once there is room for it."""
         chosen = environment(self.threads)
         names = {"PYTHONPATH", "NPROC", "ISLES_CACHE", "XLA_FLAGS"}
         variables = {
@@ -104,26 +131,20 @@ class Ray:
             for name, value in chosen.items()
             if name in names or name.startswith("JAX_") or name.endswith("_NUM_THREADS")
         }
-        actor = ray.remote(_Actor).options(
+        return ray.remote(_Actor).options(
             num_cpus=self.cpus, num_gpus=self.gpus, resources=dict(self.resources), max_restarts=0,
             max_concurrency=2, runtime_env={"env_vars": variables},
-        ).remote()  # fmt: skip
-        checkpoints = list(folder.block(number).newest())[:1]
-        stream = actor.follow.options(
-            num_returns="streaming", _generator_backpressure_num_objects=STREAMED
-        ).remote(payload, number, checkpoints, life_seen)
-        return _Post(number, actor, stream)
+        ).remote(payload)  # fmt: skip
 
     def _hear(self, ray: Any, post: _Post, work: Work, folder: RunFolder, ledger: Ledger) -> bool:
         """Take one event from an actor; whether it was the last."""
         try:
             kind, *message = ray.get(next(post.stream))
-        except StopIteration:
-            return True
         except ray.exceptions.RayTaskError:
             raise
-        except ray.exceptions.RayError as error:
+        except (StopIteration, ray.exceptions.RayError) as error:
             ledger.lose(post.number, f"its actor or node was lost ({type(error).__name__})", self.retries)
+            post.lost = True
             return True
         if kind == "error":
             cause, text = message
@@ -143,26 +164,45 @@ class _Post:
     number: int
     actor: Any
     stream: Any
+    lock: contextlib.ExitStack  # of the block's folder, to which only the driver writes
     fresh: bool = True
+    lost: bool = False
+
+
+def _begin(actor: Any, folder: RunFolder, number: int, life_seen: bool) -> _Post:
+    """Give an actor a block, with its newest good checkpoint."""
+    lock = contextlib.ExitStack()
+    lock.enter_context(folder.block(number).locked())
+    checkpoints = list(itertools.islice(folder.block(number).newest(), 1))
+    streaming = actor.follow.options(num_returns="streaming", _generator_backpressure_num_objects=STREAMED)
+    return _Post(number, actor, streaming.remote(number, checkpoints, life_seen), lock)
+
+
+def _dismiss(ray: Any, actor: Any) -> None:
+    with contextlib.suppress(Exception):
+        ray.kill(actor)
 
 
 class _Actor:
-    """Runs blocks on a node."""
+    """Runs blocks on a node, one after another."""
 
-    def __init__(self) -> None:
-        self._halt = threading.Event()
+    def __init__(self, payload: bytes) -> None:
+        self._payload, self._halt = payload, threading.Event()
+
+    @functools.cached_property
+    def _work(self) -> Work:  # made once: another copy of the problem would be compiled anew
+        return pickle.loads(self._payload)
 
     def halt(self) -> None:
         self._halt.set()
 
-    def follow(self, payload: bytes, number: int, checkpoints: Sequence[Saved], life_seen: bool) -> Iterator[Any]:
+    def follow(self, number: int, checkpoints: Sequence[Saved], life_seen: bool) -> Iterator[Any]:
         try:
             from isles import cache
 
             cache.keep_compiled()
-            work: Work = pickle.loads(payload)
             last = -math.inf
-            for event in follow(work, number, checkpoints, life_seen=life_seen, halt=self._halt.is_set):
+            for event in follow(self._work, number, checkpoints, life_seen=life_seen, halt=self._halt.is_set):
                 if isinstance(event, Reached) and time.monotonic() - last < REPORT_SECONDS:
                     continue
                 last = time.monotonic()
@@ -180,8 +220,8 @@ def _ready(ray: Any, streams: list[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
-    """Ray, connected; a cluster that was started for this is stopped again."""
+def _cluster(address: str | None) -> Iterator[tuple[Any, bool]]:
+    """Ray, connected, and whether to a cluster that was started for this, which is stopped again."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -189,7 +229,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
     except ImportError as error:
         raise ImportError("engine='ray' needs Ray; install it with: pip install 'isles[ray]'") from error
     if ray.is_initialized():
-        yield ray
+        yield ray, False
         return
     address = address or os.environ.get("RAY_ADDRESS")
     # Ray forks and executes at once, which JAX's warning of forks does not mean
@@ -199,9 +239,10 @@ def _cluster(address: str | None) -> Iterator[Any]:
         _check_reachable(address)
         ray.init(address=address, **quiet)
     else:
-        ray.init(num_cpus=usable_cpus(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        # "local": else Ray would join any cluster that runs on this machine
+        ray.init("local", num_cpus=usable_cpus(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
     try:
-        yield ray
+        yield ray, not address
     finally:
         ray.shutdown()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
+
+import numpy as np
 
 INK = "#010203"  # drawn by matplotlib, then replaced by the page's own text colour
 STYLE = """
@@ -24,15 +26,20 @@ h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem; border-bottom: 1px solid var(--li
 .verdict { padding: 0.75rem 1rem; background: var(--soft); border-left: 0.4rem solid var(--accent); }
 .verdict.look { border-color: #d55e00; }
 .verdict.sound { border-color: #009e73; }
+.verdict ul { margin: 0.5rem 0 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
+progress { width: 100%; height: 1rem; margin-top: 1rem; accent-color: var(--accent); }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; margin: 0.5rem 0; }
+table { border-collapse: collapse; margin: 0.5rem 0 1rem; }
+thead th { font-weight: 600; }
 th, td { padding: 0.2rem 0.9rem 0.2rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); font-weight: inherit; }
+td { max-width: 50rem; overflow-wrap: anywhere; }
 td + td, th + th { font-variant-numeric: tabular-nums; }
 .figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)); }
 .wide { grid-column: 1 / -1; }
-figure { margin: 0; }
-figure svg { width: 100%; height: auto; color: var(--ink); }
+figure { margin: 0; min-width: 0; }
+figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
+.wide .scroll svg { min-width: 44rem; }
 figcaption { font-size: 0.9rem; }
 footer { margin-top: 3rem; font-size: 0.85rem; opacity: 0.8; }
 """
@@ -54,6 +61,24 @@ class Table:
         )
         visible = f"<thead><tr>{head}</tr></thead>" if any(self.header[:1]) else ""
         return f'<div class="scroll"><table>{visible}<tbody>{body}</tbody></table></div>'
+
+
+def facts_table(rows: Mapping[str, Any]) -> Table:
+    """Names and values."""
+    return Table(["", "value"], [[name, show(value)] for name, value in rows.items()])
+
+
+def show(value: Any) -> str:
+    """A value as a reader wants it."""
+    if value is None:
+        return "–"
+    if isinstance(value, (np.floating, np.integer)):
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:,.2f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -94,8 +119,11 @@ class Figure:
         """As HTML, read aloud by its title and sentence."""
         label = escape(f"{self.title}: {self.note}", quote=True)
         svg = self.svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+        if self.wide:
+            svg = f'<div class="scroll" tabindex="0">{svg}</div>'
         kind = ' class="wide"' if self.wide else ""
-        caption = f"<figcaption><b>{escape(self.title)}.</b> {escape(self.note)}</figcaption>"
+        heading = escape(self.title[:1].upper() + self.title[1:])
+        caption = f"<figcaption><b>{heading}.</b> {escape(self.note)}</figcaption>"
         return f"<figure{kind}>{svg}{caption}</figure>"
 
 
@@ -105,6 +133,7 @@ class Page:
 
     title: str
     refresh: int | None = None  # seconds
+    progress: float | None = None  # from 0 to 1
     _verdict: tuple[str, str, list[str]] = ("", "", [])
     _sections: dict[str, list[Table | Figure]] = field(default_factory=dict)
 
@@ -127,6 +156,10 @@ class Page:
                 + (f"<ul>{listed}</ul>" if listed else "")
                 + "</div>"
             )
+        if self.progress is not None:
+            body.append(
+                f'<progress max="1" value="{self.progress:.4f}" aria-label="share of the work"></progress>'
+            )
         for name, parts in self._sections.items():
             tables = "".join(part.render() for part in parts if isinstance(part, Table))
             figures = "".join(part.render() for part in parts if isinstance(part, Figure))
@@ -146,6 +179,7 @@ def _inline(svg: str, title: str) -> str:
     """An SVG document as part of a page: no header, its ink the page's, its names its own."""
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # known to HTML, and a page without addresses is easy to trust
     prefix = re.sub(r"\W+", "-", title)
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\1{prefix}-", svg)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isles import metrics, plot
+from isles import files, metrics, plot
 from isles.predictions import Classes
-from isles.reports.html import Figure, Page, Table
+from isles.reports.folder import block_table, describe
+from isles.reports.html import Figure, Page, Table, facts_table, show
+from isles.store.folder import RunFolder
+from isles.store.status import read_status
 
 if TYPE_CHECKING:
     from isles.posterior import Posterior
@@ -28,6 +31,7 @@ def report(
     title: str = "isles run",
     facts: Mapping[str, Any] | None = None,
     others: Mapping[str, Posterior] | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write one HTML file about a posterior, which needs no network to be read.
 
@@ -40,9 +44,12 @@ def report(
         title: of the page.
         facts: further lines about what was run.
         others: other posteriors by name, scored on the same test inputs beside this one.
+        folder: of the run: adds its definition, versions, machine, and the cost of each block.
     """
     path = Path(path)
-    path.write_text(build(posterior, test=test, ood=ood, title=title, facts=facts, others=others).render())
+    page = build(posterior, test=test, ood=ood, title=title, facts=facts, others=others, folder=folder)
+    with files.whole(path) as file:
+        file.write(page.render().encode())
     return path
 
 
@@ -54,6 +61,7 @@ def build(
     title: str,
     facts: Mapping[str, Any] | None,
     others: Mapping[str, Posterior] | None,
+    folder: str | os.PathLike[str] | None,
 ) -> Page:
     """The page of `report`."""
     page = Page(title)
@@ -72,9 +80,13 @@ def build(
             draw("island weights", plot.island_weights, posterior, note=_weights_note(posterior)),
             draw("log evidence of each island", plot.island_evidence, posterior, note=_evidence_note(posterior)),
         )
-    page.add("How the run went", *_trace_figures(posterior))
-    page.add("Diagnostics", _table(posterior.diagnostics().rows))
-    page.add("What was run", _table(_run(posterior, facts)))
+    page.add("How the run went", *trace_figures(posterior))
+    page.add("Diagnostics", facts_table(posterior.diagnostics().rows))
+    rows = _run(posterior, facts)
+    if folder is not None:
+        rows |= describe(RunFolder(folder).definition().facts)
+        page.add("Blocks", block_table(read_status(folder).blocks))
+    page.add("What was run", facts_table(rows))
     return page
 
 
@@ -92,21 +104,6 @@ def verdict(posterior: Posterior) -> tuple[str, str, list[str]]:
 def draw(title: str, function: Callable[..., Any], *arguments: Any, note: str, **options: Any) -> Figure:
     """One picture with the sentence that says what is in it."""
     return Figure.drawn(title, note, lambda ax: function(*arguments, ax=ax, **options))
-
-
-def show(value: Any) -> str:
-    """A value as a reader wants it."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.2f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-    if isinstance(value, (int, np.integer)):
-        return f"{value:,}"
-    return str(value)
-
-
-def _table(rows: Mapping[str, Any]) -> Table:
-    return Table(["", "value"], [[name, show(value)] for name, value in rows.items()])
 
 
 def _scores(
@@ -175,28 +172,42 @@ def _evidence_note(posterior: Posterior) -> str:
     return f"Islands range from {values.min():.2f} to {values.max():.2f}, combined {posterior.log_evidence:.2f}."
 
 
-def _trace_figures(posterior: Posterior) -> list[Figure]:
-    trace = posterior.trace
+def trace_figures(traced: plot.Traced, *, finished: bool = True) -> list[Figure]:
+    """How the islands went, stage by stage."""
+    trace = traced.trace
     if not trace:
         return []
     stages = len(next(iter(trace.values())))
-    end = lambda name: np.nanmean(trace[name][-max(1, stages // 10) :])
     figures: list[Figure] = []
+    when = "at the end" if finished else "so far"
     if "tempering" in trace:
+        lowest = show(float(np.nanmin(np.fmax.reduce(trace["tempering"]))))
         path = f"From the prior to the posterior in {stages} stages."
         figures += [
-            draw("tempering", plot.tempering, posterior, note=path),
-            draw("effective sample size", plot.ess, posterior, note="Before each stage resamples, by island."),
+            draw(
+                "tempering",
+                plot.tempering,
+                traced,
+                note=path if finished else f"The slowest island is at {lowest}.",
+            ),
+            draw("effective sample size", plot.ess, traced, note="Before each stage resamples, by island."),
         ]
-    accepted, size = f"Mean acceptance, {end('acceptance'):.2f}", f"Step size, {end('step_size'):.3g}"
     figures += [
-        draw("acceptance", plot.acceptance, posterior, note=f"{accepted} at the end."),
-        draw("step size", plot.step_size, posterior, note=f"{size} at the end."),
+        draw("acceptance", plot.acceptance, traced, note=f"Mean acceptance, {_late(trace, 'acceptance')} {when}."),
+        draw("step size", plot.step_size, traced, note=f"Step size, {_late(trace, 'step_size')} {when}."),
     ]
     if np.isfinite(trace["log_likelihood"]).any():
-        note = f"Mean log-likelihood of the particles, {end('log_likelihood'):.4g} at the end."
-        figures.append(draw("log-likelihood", plot.log_likelihood, posterior, note=note))
+        note = f"Mean log-likelihood of the particles, {_late(trace, 'log_likelihood')} {when}."
+        figures.append(draw("log-likelihood", plot.log_likelihood, traced, note=note))
     return figures
+
+
+def _late(trace: Mapping[str, Any], name: str) -> str:
+    """The mean over the last tenth of the stages."""
+    values = np.asarray(trace[name])
+    values = values[-max(1, len(values) // 10) :]
+    values = values[np.isfinite(values)]
+    return show(float(values.mean())) if values.size else "unknown"
 
 
 def _run(posterior: Posterior, facts: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from isles.kernels import HMC, Kernel
 from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import tempered
-from isles.samplers.block import BlockResult, Output, Plan
-from isles.samplers.mutation import Pause, Static, never
+from isles.samplers.block import Output, Plan
+from isles.samplers.mutation import Static
+from isles.samplers.stages import Tempered
 from isles.samplers.tempered import Outset, TemperedBlock
 
 
@@ -36,7 +37,7 @@ def neal_schedule() -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class AIS:
+class AIS(Tempered):
     r"""Annealed importance sampling (Neal 2001).
 
     Every particle starts at a prior draw; before stage j moves it, its log-weight grows by
@@ -86,10 +87,6 @@ class AIS:
             )
         tempered.check_plan(problem, self.kernel, self.plan)
 
-    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
-        """Prior draws."""
-        return tempered.start(problem, self._outset(problem, root, islands, output))
-
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         kernel = Static(
             self.kernel,
@@ -98,25 +95,6 @@ class AIS:
             adapt_scale=False,
         )
         return Outset(root if self.plan is None else keys.apart(root), islands, kernel, output)
-
-    def finished(self, block: TemperedBlock) -> bool:
-        """Whether tempering 1 is reached."""
-        return bool((block.tempering >= 1).all())
-
-    def advance(self, problem: Problem, block: TemperedBlock, pause: Pause = never) -> TemperedBlock:
-        """One tempering further, or the part of the way that `pause` leaves time for."""
-        block = self._begin(problem, block) if block.under_way is None else tempered.reopened(block)
-        return tempered.mutate(problem, block, pause)
-
-    def pack(self, block: TemperedBlock) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        return tempered.pack(block)
-
-    def unpack(
-        self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output, kept: dict[str, Any]
-    ) -> TemperedBlock:
-        """The block that a checkpoint holds."""
-        return tempered.unpack(problem, self._outset(problem, root, islands, output), kept)
 
     def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
         """Reweight."""
@@ -138,7 +116,3 @@ class AIS:
             problem, block, None, tuning, tempering, self.mutations, record,
             log_weights=log_weights, log_evidence=log_evidence,
         )  # fmt: skip
-
-    def result(self, problem: Problem, block: TemperedBlock) -> BlockResult:
-        """Weighted particles."""
-        return tempered.result(problem, block)

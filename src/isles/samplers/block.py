@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 from jax import Array
 
 from isles.kernels.base import Kernel
 from isles.layout import Params
 from isles.problem import Problem, State
-from isles.samplers.mutation import Pause, Static, draw_prior, never
+from isles.samplers.mutation import Pause, never
 
 Record = dict[str, np.ndarray[Any, Any]]  # one stage: name -> (I,)
 
@@ -186,16 +184,6 @@ def last_mean(record: Record, name: str) -> float:
     values = record.get(name, np.array([]))
     values = values[np.isfinite(values)]
     return float(values.mean()) if values.size else math.nan
-
-
-def check_states(problem: Problem, kernel: Static, islands: int, states: State) -> None:
-    """Raise if particles read from a file are not those of this problem and kernel."""
-    keys = jax.eval_shape(jax.random.key, 0)
-    keys = jax.ShapeDtypeStruct((islands * kernel.particles,), keys.dtype)
-    wanted = jax.eval_shape(partial(draw_prior, kernel=kernel), problem, keys=keys)
-    facts = lambda tree: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
-    if facts(states) != facts(wanted):
-        raise ValueError(f"particles of shapes {facts(states)} where {facts(wanted)} are due")
 
 
 def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from isles.kernels import HMC, Kernel
 from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import mutation
+from isles.samplers import mutation, read_back
 from isles.samplers.block import BlockResult, Output, Record, Status
 from isles.samplers.mutation import Draws, Group, Pause, Static, never
 
@@ -142,9 +143,31 @@ class MCMC:
     ) -> MCMCBlock:
         """The block that a checkpoint holds."""
         outset = self._outset(root, islands, output)
+        read_back.check_like("group", kept["group"], read_back.due_group(problem, outset.kernel, len(islands)))
+        names = "epochs", "lost", "late_acceptance"
+        read_back.check_arrays(kept, dict.fromkeys(("sum_weights", "nonfinite", "dead"), (len(islands),)))
+        read_back.check_arrays(kept, dict.fromkeys(names, (len(islands), self.chains)))
+        read_back.check_records(kept["records"], len(islands))
+        for draws in kept["kept"]:
+            shape = len(islands), self.chains, draws.log_prior.shape[2]
+            read_back.check_arrays(draws._asdict(), {"log_prior": shape, "log_likelihood": shape})
+            width = 0 if output.keep == "none" else problem.dimension
+            read_back.check_arrays(draws._asdict(), {"position": (*shape, width)})
+        for leaf in jax.tree.leaves(kept["sums"]):
+            read_back.check_arrays({"sums": leaf}, {"sums": (len(islands), *np.shape(leaf)[1:])})
+        if kept["buffer"] is not None:
+            due = partial(
+                mutation.empty_draws, count=self._buffered(problem, islands), rows=self.chains * len(islands)
+            )
+            read_back.check_like("buffer", kept["buffer"], jax.eval_shape(due, problem))
         group, buffer = jax.device_put((kept["group"], kept["buffer"]))
-        blocks.check_states(problem, outset.kernel, len(islands), group.states)
+        group = group._replace(states=problem.place(group.states))
         return MCMCBlock(outset, **kept | {"group": group, "buffer": buffer})
+
+    def _buffered(self, problem: Problem, islands: np.ndarray[Any, Any]) -> int:
+        """Draws of each chain that are held on the device at a time."""
+        fits = BUFFER_BYTES // (problem.dtype.itemsize * len(islands) * self.chains * (problem.dimension + 2))
+        return int(np.clip(fits, 1, -(-self.draws // PIECES)))
 
     def finished(self, block: MCMCBlock) -> bool:
         """Whether all draws are taken."""
@@ -163,8 +186,7 @@ class MCMC:
                 return dataclasses.replace(block, group=group, cut=True)
             return self._close(block, group, burnt_in=until)
         rows = len(block.islands) * self.chains
-        fits = BUFFER_BYTES // (problem.dtype.itemsize * rows * (problem.dimension + 2))
-        size = int(np.clip(fits, 1, -(-self.draws // PIECES)))
+        size = self._buffered(problem, block.islands)
         count = min(size, self.draws - block.drawn)
         if block.buffer is None:
             group, buffer, filled = mutation.go_on(block.group), mutation.empty_draws(problem, size, rows), 0

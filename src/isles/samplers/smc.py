@@ -17,13 +17,14 @@ from isles.keys import Purpose
 from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import tempered
-from isles.samplers.block import BlockResult, Output, Plan
-from isles.samplers.mutation import Pause, Static, never
+from isles.samplers.block import Output, Plan
+from isles.samplers.mutation import Static
+from isles.samplers.stages import Tempered
 from isles.samplers.tempered import Outset, TemperedBlock
 
 
 @dataclass(frozen=True)
-class SMC:
+class SMC(Tempered):
     r"""Sequential Monte Carlo samplers (Del Moral, Doucet and Jasra 2006) with adaptive tempering.
 
     Stage j of an island with particles θ^i and log-likelihoods ℓ^i:
@@ -116,10 +117,6 @@ class SMC:
         blocks.check_kernel(problem, self.kernel, self.particles // self.chain)
         tempered.check_plan(problem, self.kernel, self.plan)
 
-    def start(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> TemperedBlock:
-        """Prior draws."""
-        return tempered.start(problem, self._outset(problem, root, islands, output))
-
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         frozen = self.plan is not None
         kernel = Static(
@@ -132,25 +129,6 @@ class SMC:
             chain=self.chain,
         )
         return Outset(keys.apart(root) if frozen else root, islands, kernel, output)
-
-    def finished(self, block: TemperedBlock) -> bool:
-        """Whether every island has reached tempering 1."""
-        return bool((block.tempering >= 1).all())
-
-    def advance(self, problem: Problem, block: TemperedBlock, pause: Pause = never) -> TemperedBlock:
-        """One stage of every island that is not done, or the part of it that `pause` leaves time for."""
-        block = self._begin(problem, block) if block.under_way is None else tempered.reopened(block)
-        return tempered.mutate(problem, block, pause)
-
-    def pack(self, block: TemperedBlock) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        return tempered.pack(block)
-
-    def unpack(
-        self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output, kept: dict[str, Any]
-    ) -> TemperedBlock:
-        """The block that a checkpoint holds."""
-        return tempered.unpack(problem, self._outset(problem, root, islands, output), kept)
 
     def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
         """Reweight and resample."""
@@ -183,10 +161,6 @@ class SMC:
             problem, block, rows.ravel().astype(np.int32), tuning, tempering, self._mutations(block.stage), record,
             log_evidence=block.log_evidence + gain,
         )  # fmt: skip
-
-    def result(self, problem: Problem, block: TemperedBlock) -> BlockResult:
-        """Equally weighted particles at tempering 1."""
-        return tempered.result(problem, block)
 
     def _next_tempering(self, problem: Problem, block: TemperedBlock) -> np.ndarray[Any, Any]:
         fixed = self.plan.schedule if self.plan is not None else self.schedule

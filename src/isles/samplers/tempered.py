@@ -18,8 +18,8 @@ from isles.kernels.base import Kernel, Tuning
 from isles.keys import Purpose, particle_keys
 from isles.problem import Problem, State
 from isles.samplers import block as blocks
-from isles.samplers import mutation
-from isles.samplers.block import BlockResult, Output, Plan, Record, Status, check_states, last_mean
+from isles.samplers import mutation, read_back
+from isles.samplers.block import BlockResult, Output, Plan, Record, Status, last_mean
 from isles.samplers.mutation import Group, Pause, Static
 
 
@@ -149,11 +149,27 @@ def pack(block: TemperedBlock) -> dict[str, Any]:
 
 def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBlock:
     """The inverse of `pack`."""
-    stage = kept["under_way"]
+    islands, particles = len(outset.islands), outset.kernel.particles
+    names = "tempering", "log_evidence", "nonfinite", "dead"
+    read_back.check_arrays(kept, dict.fromkeys(names, (islands,)))
+    read_back.check_arrays(kept, dict.fromkeys(("log_likelihood", "log_weights", "epochs"), (islands, particles)))
+    read_back.check_records(kept["records"], islands)
+    stage, due = kept["under_way"], read_back.due_group(problem, outset.kernel, islands)
+    read_back.check_like("tuning", kept["tuning"], due.tuning)
+    for variances in kept["variances"]:
+        read_back.check_arrays({"variances": variances}, {"variances": due.tuning.variances.shape[1:]})
+    if stage is None:
+        read_back.check_like("states", kept["states"], due.states)
+    else:
+        read_back.check_like("group", stage.group, due)
+        read_back.check_arrays(stage._asdict(), {"tempering": (islands,)})
+        shapes = {"log_evidence": (islands,), "log_weights": (islands, particles)}
+        read_back.check_arrays(stage.changes, {name: shapes[name] for name in stage.changes})
+        read_back.check_records([stage.record], islands)
     if stage is not None:
-        stage = stage._replace(group=jax.device_put(stage.group))
-    states = jax.device_put(kept["states"]) if stage is None else stage.group.states
-    check_states(problem, outset.kernel, len(outset.islands), states)
+        group = jax.device_put(stage.group)
+        stage = stage._replace(group=group._replace(states=problem.place(group.states)))
+    states = problem.place(jax.device_put(kept["states"])) if stage is None else stage.group.states
     return TemperedBlock(
         outset, **kept | {"states": states, "tuning": jax.device_put(kept["tuning"]), "under_way": stage}
     )
@@ -240,10 +256,12 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
     }
     if group.start is not None:
         record["correlation"] = np.asarray(mutation.memory(group, particles), np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):  # dead particles, or all alike
         record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
         if "rise" in record:
-            record["rise"] = (record["log_likelihood"] - record["rise"]) / log_likelihood.std(axis=1)
+            spread = log_likelihood.std(axis=1)
+            gain = record["log_likelihood"] - record["rise"]
+            record["rise"] = np.where(spread > 0, gain / spread, np.nan)
     record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
     variances = block.variances
     first = block.first_alive

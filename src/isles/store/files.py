@@ -48,7 +48,7 @@ def read_with_checksum(path: FileName) -> tuple[Tensors, dict[str, Any], str]:
             with safe_open(os.fspath(path), framework="np") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
             raise DamagedFileError(f"{path} is no readable file of isles: {error}") from error
         checksum, _, text = metadata.get("isles", "").partition(" ")
         if not text:
@@ -99,6 +99,7 @@ def writing(path: FileName) -> Iterator[None]:
         remedy = {
             errno.ENOSPC: "free some space",
             errno.EDQUOT: "free some of your quota",
+            errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
             errno.EACCES: "make the folder writable",
             errno.EPERM: "make the folder writable",
             errno.EROFS: "choose a folder that can be written to",
@@ -124,7 +125,7 @@ def _reading(path: FileName) -> Iterator[None]:
 def _facts(path: FileName, text: str) -> dict[str, Any]:
     try:
         facts = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
         raise DamagedFileError(f"{path} is no readable file of isles: {error}") from error
     if not isinstance(facts, dict):
         raise DamagedFileError(f"{path} is no readable file of isles: it holds {type(facts).__name__}, not facts")

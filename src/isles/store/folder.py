@@ -27,7 +27,7 @@ from isles.store import files
 from isles.store.files import Tensors
 
 KEPT = 2  # checkpoints of a block: the newest, and the one before it
-PATIENCE = 20.0  # seconds that a dying process may take to let go of a block
+PATIENCE = 120.0  # seconds that a dying process may take to let go of a block
 STATE = re.compile(r"state-(\d{6,})\.json")
 
 
@@ -73,10 +73,11 @@ class RunFolder:
             raise FolderError(f"there is no folder {self.path}; give the folder of a run")
         if not self.holds_run:
             raise FolderError(f"{self.path} holds no run: it has no run.json; give the folder of a run")
-        facts = files.read_json(self.path / "run.json")
-        tensors: Tensors = {}
-        if facts.pop("has_tensors", False):
-            tensors, _ = files.read(self.path / "run.safetensors")
+        try:
+            facts = files.read_json(self.path / "run.json")
+            tensors = files.read(self.path / "run.safetensors")[0] if facts.pop("has_tensors", False) else {}
+        except (DamagedFileError, FileNotFoundError) as error:
+            raise DamagedFileError(f"{error}; restore it from a copy, or begin again in another folder") from error
         return Saved(tensors, facts)
 
     def block(self, number: int) -> BlockFolder:
@@ -89,6 +90,9 @@ class RunFolder:
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with _lock(self.path / "lock", patience=0.0):
+            with contextlib.suppress(OSError):  # left by a killed process; it costs space, not answers
+                for path in self.path.glob(".*.tmp"):
+                    path.unlink(missing_ok=True)
             yield
 
 
@@ -104,7 +108,15 @@ class BlockFolder:
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with _lock(self.path / "lock", patience=PATIENCE):
+            self._tidy()
             yield
+
+    def _tidy(self) -> None:
+        """Remove what a killed process left half done; nobody else writes here now."""
+        finished = {self._state(number).with_suffix(".safetensors") for number in self._numbers()}
+        with contextlib.suppress(OSError):  # it costs space, not answers
+            for path in [*self.path.glob(".*.tmp"), *set(self.path.glob("state-*.safetensors")) - finished]:
+                path.unlink(missing_ok=True)
 
     def save(self, saved: Saved, status: Mapping[str, Any]) -> None:
         """Write a checkpoint; the one before it is kept, older ones go."""
@@ -155,6 +167,19 @@ class BlockFolder:
         with files.writing(self.path), open(self.path / "trace.jsonl", "a") as file:
             file.writelines(map(_line, records))
 
+    def trace(self) -> list[dict[str, Any]]:
+        """The records of all stages so far; a line that is being written is left out."""
+        try:
+            text = (self.path / "trace.jsonl").read_text()
+        except FileNotFoundError:
+            return []
+        records = []
+        for line in text.splitlines(keepends=True):
+            with contextlib.suppress(json.JSONDecodeError):
+                if line.endswith("\n"):
+                    records.append(json.loads(line))
+        return records
+
     def save_result(self, saved: Saved) -> None:
         """Write the result; its checkpoints are of no more use."""
         with files.writing(self.path):
@@ -181,6 +206,15 @@ class BlockFolder:
         for number in reversed(self._numbers()):
             with contextlib.suppress(FileNotFoundError):
                 return self._state(number).stat().st_mtime
+        return None
+
+    @property
+    def seconds(self) -> float | None:
+        """From when the last process took this block up to what it saved last; None if that cannot be told."""
+        with contextlib.suppress(FileNotFoundError):
+            begun = (self.path / "lock").stat().st_mtime
+            saved = self.result_path.stat().st_mtime if self.has_result else self.saved_at
+            return saved - begun if saved is not None and saved >= begun else None
         return None
 
     @property

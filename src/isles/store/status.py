@@ -29,6 +29,12 @@ class BlockStatus:
     acceptance: float | None = None
     epochs: int | None = None  # of all particles
     age: float | None = None  # seconds since the checkpoint
+    seconds: float | None = None  # that the last process to work on it took, up to what it saved last
+
+    @property
+    def size(self) -> int:
+        """Its number of islands."""
+        return self.islands[1] - self.islands[0] + 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ def read_status(folder: str | os.PathLike[str]) -> RunStatus:
 def _read_block(place: RunFolder, number: int, islands: tuple[int, int]) -> BlockStatus:
     block = place.block(number)
     if block.has_result:
-        return BlockStatus(number, islands, FINISHED, 1.0, epochs=_epochs(block))
+        return BlockStatus(number, islands, FINISHED, 1.0, epochs=_epochs(block), seconds=block.seconds)
     found, saved_at = block.status(), block.saved_at
     if found is None or saved_at is None:
         return BlockStatus(number, islands, NOT_BEGUN, 0.0)
@@ -87,6 +93,7 @@ def _read_block(place: RunFolder, number: int, islands: tuple[int, int]) -> Bloc
         acceptance=_finite(found.get("acceptance")),
         epochs=found.get("epochs"),
         age=max(time.time() - saved_at, 0.0),
+        seconds=block.seconds,
     )  # fmt: skip
 
 
