@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.special import expit, softmax
 
 import isles
 import targets
 import truth
 from isles import likelihoods
-from isles.kernels import base, smmala
+from isles.kernels import base
 from isles.samplers import mutation
 
 RNG = np.random.default_rng(0)
@@ -131,13 +133,38 @@ def test_nothing_is_compiled_anew_when_numbers_change() -> None:
     assert mutation.mutate_piece._cache_size() == compiled
 
 
-def test_the_factor_is_the_cholesky_factor() -> None:
-    root = RNG.normal(size=(5, 7, 7))
-    matrices = root @ root.transpose(0, 2, 1) + np.eye(7)
-    factor, inverse = jax.jit(jax.vmap(smmala.factorise))(jnp.asarray(matrices, jnp.float32))
-    np.testing.assert_allclose(factor, np.linalg.cholesky(matrices), rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(inverse, np.linalg.inv(np.linalg.cholesky(matrices)), rtol=1e-2, atol=1e-4)
-    assert np.isnan(smmala.factorise(-jnp.eye(2))[0]).any()
+def test_a_step_is_the_textbook_proposal_with_its_textbook_ratio() -> None:
+    """One step on a dense prior, against densities of scipy in float64."""
+    case, step_size, tempering = targets.conjugate(dimension=3, rows=4, dense=True), 0.8, 0.6
+    kernel = isles.SmMALA()
+    with jax.enable_x64(True):
+        problem = targets.conjugate(dimension=3, rows=4, dense=True).problem
+        tuning = kernel.tuning(problem)._replace(step_size=jnp.float64(step_size))
+        start, key = np.array([0.3, -0.2, 0.8]), jax.random.key(5)
+        state = kernel.init(problem, jnp.asarray(start))
+        spy = Spy()
+        _, info = spy.step(problem, key, state, jnp.float64(tempering), tuning)
+        noise = np.asarray(jax.random.normal(jax.random.split(key)[0], (3,), jnp.float64))
+    mean, covariance = case.tempered(tempering)  # G is the precision of the tempered posterior, everywhere
+    centre = lambda at: at + step_size**2 / 2 * (mean - at)
+    factor = np.linalg.cholesky(np.linalg.inv(covariance))
+    end = centre(start) + step_size * np.linalg.solve(factor.T, noise)
+    np.testing.assert_allclose(spy.seen[0], end, rtol=1e-9)
+    log_q = lambda to, at: stats.multivariate_normal(centre(at), step_size**2 * covariance).logpdf(to)
+    log_target = stats.multivariate_normal(mean, covariance).logpdf
+    log_ratio = log_target(end) + log_q(start, end) - log_target(start) - log_q(end, start)
+    assert float(info.acceptance) == pytest.approx(min(1.0, np.exp(log_ratio)), rel=1e-8)
+
+
+@dataclass(frozen=True)
+class Spy(isles.SmMALA):
+    """Writes down the points that it proposes."""
+
+    seen: list[Any] = field(default_factory=list)
+
+    def init(self, problem: isles.Problem, position: Any) -> Any:
+        self.seen.append(np.asarray(position))
+        return super().init(problem, position)
 
 
 def test_a_metric_that_is_not_finite_falls_back_on_the_prior() -> None:

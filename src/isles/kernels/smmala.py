@@ -64,11 +64,12 @@ class SmMALA(Kernel):
         key_noise, key_accept = jax.random.split(key)
         step = tuning.step_size
         noise = jax.random.normal(key_noise, state.position.shape, state.position.dtype)
-        forth = _proposal(problem, state, tempering, tuning)
-        new = self.init(problem, forth.centre + step * (forth.inverse.T @ noise))
-        back_way = _proposal(problem, new, tempering, tuning)
-        back = back_way.factor.T @ (state.position - back_way.centre) / step
-        log_determinants = jnp.sum(jnp.log(jnp.diagonal(back_way.factor)) - jnp.log(jnp.diagonal(forth.factor)))
+        here = _metric(problem, state, tempering, tuning)
+        move = solve_triangular(here.factor, step * (noise + 0.5 * step * here.pull), lower=True, trans=1)
+        new = self.init(problem, state.position + move)
+        there = _metric(problem, new, tempering, tuning)
+        back = there.factor.T @ (state.position - new.position) / step - 0.5 * step * there.pull
+        log_determinants = jnp.sum(jnp.log(jnp.diagonal(there.factor)) - jnp.log(jnp.diagonal(here.factor)))
         correction = 0.5 * jnp.sum((noise - back) * (noise + back)) + log_determinants
         log_ratio = problem.log_ratio(new, state, tempering) + correction
         state, acceptance = base.accept(key_accept, log_ratio, new, state)
@@ -113,15 +114,14 @@ class SmMALA(Kernel):
         return likelihoods.fisher(likelihood, problem, position)
 
 
-class Proposal(NamedTuple):
-    """Where a step is proposed around, and in what shape."""
+class Metric(NamedTuple):
+    """G = AAᵀ at a point; NaN where G is not positive definite, so that such a point is never accepted."""
 
-    centre: Array  # (d,)
-    factor: Array  # (d, d) lower factor of the metric
-    inverse: Array  # (d, d) of the factor
+    factor: Array  # (d, d) A, lower triangular
+    pull: Array  # (d,) A⁻¹ ∇log π_λ: the drift in units of the noise
 
 
-def _proposal(problem: Problem, state: State, tempering: Array, tuning: Tuning) -> Proposal:
+def _metric(problem: Problem, state: State, tempering: Array, tuning: Tuning) -> Metric:
     assert state.gradient is not None and state.fisher is not None
     prior = problem.prior
     if isinstance(prior, Gaussian) and prior.dense:
@@ -129,26 +129,7 @@ def _proposal(problem: Problem, state: State, tempering: Array, tuning: Tuning) 
         precision = inverse.T @ inverse
     else:
         precision = jnp.diag(1 / tuning.variances)
-    factor, inverse = factorise(tempering * state.fisher + precision)
+    # a batched LAPACK call: a loop over columns would copy (particles, d, d) in each of its d rounds
+    factor = jnp.linalg.cholesky(tempering * state.fisher + precision)
     force = prior.gradient(state.position) + tempering * state.gradient
-    drift = inverse.T @ (inverse @ force)
-    return Proposal(state.position + 0.5 * tuning.step_size**2 * drift, factor, inverse)
-
-
-def factorise(matrix: Array) -> tuple[Array, Array]:
-    """The lower Cholesky factor of a matrix (d, d), and its inverse; NaN where there is none.
-
-    By products alone, so that one loop serves all particles and no library is called for each.
-    """
-    size = matrix.shape[0]
-    unit = jnp.eye(size, dtype=matrix.dtype)
-
-    def column(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        rest, factor, inverse = carry
-        below = jnp.where(jnp.arange(size) >= j, rest[:, j], 0.0) / jnp.sqrt(rest[j, j])
-        factor = factor.at[:, j].set(below)
-        inverse = inverse.at[j].set((unit[j] - factor[j] @ inverse) / below[j])  # its row j is still zero
-        return rest - jnp.outer(below, below), factor, inverse
-
-    zeros = jnp.zeros_like(matrix)
-    return jax.lax.fori_loop(0, size, column, (matrix, zeros, zeros))[1:]
+    return Metric(factor, solve_triangular(factor, force, lower=True))
