@@ -36,6 +36,9 @@ SAMPLERS = {
     "smc, adaptive M": isles.SMC(isles.MH(), particles=16, mutations=isles.Decorrelate(0.3, max=40)),
     "ais": isles.AIS(isles.MALA(), particles=16, schedule=SCHEDULE, mutations=10),
     "mcmc": isles.MCMC(isles.PCN(), chains=4, burn_in=60, draws=80, thin=2),
+    "mpmcmc": isles.MPMCMC(proposals=3, steps=60, burn_in=40, adaptive=True),
+    "smc, waste-free": isles.SMC(isles.MH(), particles=24, mutations=5, waste_free=True),
+    "smc, ensemble": isles.SMC(isles.Stretch(), particles=16, mutations=9),
     "mcmc, no burn-in": isles.MCMC(isles.HMC(leapfrogs=2), chains=4, burn_in=0, draws=41),
 }
 COLLECT = {"sum": jnp.sum, "parts": lambda theta: {"first": theta[0], "all": theta}}

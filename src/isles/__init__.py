@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from isles.reports import report
     from isles.results import load, merge
     from isles.run import resume, sample
-    from isles.samplers import AIS, MCMC, SMC, neal_schedule
+    from isles.samplers import AIS, MCMC, MPMCMC, SMC, neal_schedule
 
 __version__ = _version("isles")
 
@@ -49,6 +49,7 @@ __all__ = [
     "MALA",
     "MCMC",
     "MH",
+    "MPMCMC",
     "PCN",
     "SMC",
     "Classes",
@@ -130,7 +131,7 @@ _HOMES = {
     "reports": ("report",),
     "results": ("load", "merge"),
     "run": ("resume", "sample"),
-    "samplers": ("AIS", "MCMC", "SMC", "neal_schedule"),
+    "samplers": ("AIS", "MCMC", "MPMCMC", "SMC", "neal_schedule"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -15,7 +15,7 @@ from isles.engines.local import usable_cpus
 from isles.planning.calibration import Calibration, Order, calibrate
 from isles.planning.simulation import simulate
 from isles.problem import Problem
-from isles.samplers import AIS, MCMC, SMC
+from isles.samplers import AIS, MCMC, MPMCMC, SMC
 from isles.samplers.block import Output, Sampler
 
 CALIBRATION_SECONDS = 2.0
@@ -135,8 +135,10 @@ def plan(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
-    if not isinstance(sampler, (SMC, AIS, MCMC)):
-        raise TypeError(f"sampler={sampler!r} must be isles.SMC, AIS or MCMC, whose cost is known beforehand")
+    if not isinstance(sampler, (SMC, AIS, MCMC, MPMCMC)):
+        raise TypeError(
+            f"sampler={sampler!r} must be isles.SMC, AIS, MCMC or MPMCMC, whose cost is known beforehand"
+        )
     if isinstance(sampler, SMC) and sampler.waste_free:
         raise ValueError("plan counts the cost of each particle alike; plan without waste_free=True for a bound")
     islands, threads = checks.count("islands", islands), checks.count("threads", threads)
@@ -171,7 +173,7 @@ def plan(
 
 
 def forecast(
-    sampler: SMC | AIS | MCMC,
+    sampler: SMC | AIS | MCMC | MPMCMC,
     measured: Calibration,
     *,
     islands: int,
@@ -236,13 +238,14 @@ def forecast(
 
 
 def count_mutations(
-    sampler: SMC | AIS | MCMC, stages: int | None, measured: Calibration
+    sampler: SMC | AIS | MCMC | MPMCMC, stages: int | None, measured: Calibration
 ) -> tuple[int | None, float, tuple[str, ...]]:
     """Stages, mutations in all of them, and what is uncertain about it."""
-    if isinstance(sampler, MCMC):
+    if isinstance(sampler, MCMC | MPMCMC):
         if stages is not None:
             raise ValueError(f"stages={stages} is for SMC; chains have none: leave it out")
-        return None, sampler.burn_in + (sampler.draws - 1) * sampler.thin, ()
+        steps = sampler.steps if isinstance(sampler, MPMCMC) else (sampler.draws - 1) * sampler.thin
+        return None, sampler.burn_in + steps, ()
     notes: tuple[str, ...] = ()
     fixed = sampler.plan.schedule if sampler.plan is not None else sampler.schedule
     if fixed is not None:

@@ -101,13 +101,8 @@ class Sampler(Protocol):
     """What `isles.sample` needs of a sampler."""
 
     @property
-    def kernel(self) -> Kernel:
-        """How particles move."""
-        ...
-
-    @property
     def width(self) -> int:
-        """Particles, or chains, of an island."""
+        """Particles, chains or proposals of an island."""
         ...
 
     @property

@@ -46,7 +46,13 @@ class Group(NamedTuple):
     nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
 
 
-class Static:
+class Paced:
+    """A program that is worked off in pieces."""
+
+    pace = 1  # mutations or steps that take about half a second; what is computed does not depend on it
+
+
+class Static(Paced):
     """A kernel and the shape of its use, as jit's static argument: equal programs share compiled code."""
 
     def __init__(
@@ -62,7 +68,6 @@ class Static:
     ) -> None:
         self.kernel, self.particles = kernel, particles
         self.chain = chain  # particles that are states of one chain, one a mutation, in waste-free SMC; else 1
-        self.pace = 1  # mutations that take about half a second; what is computed does not depend on it
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
         self.keep_start = keep_start or bool(decorrelate)
         # a subclass that does not say what its step reads may read anything
@@ -170,21 +175,21 @@ def mutate(
     return group, True
 
 
-def pieces(total: int, kernel: Static) -> Iterator[int]:
+def pieces(total: int, program: Paced) -> Iterator[int]:
     """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second.
 
-    They begin where the last call on the same kernel ended.
+    They begin where the last call on the same program ended.
     """
     while total > 0:
-        size = min(kernel.pace, total)
+        size = min(program.pace, total)
         start = time.perf_counter()
         yield size
         seconds = time.perf_counter() - start
         total -= size
         if seconds > 1:
-            kernel.pace = max(size // 2, 1)
-        elif seconds < 0.25 and size == kernel.pace:
-            kernel.pace *= 2
+            program.pace = max(size // 2, 1)
+        elif seconds < 0.25 and size == program.pace:
+            program.pace *= 2
 
 
 @partial(jax.jit, static_argnames="kernel", donate_argnames="group")
