@@ -29,7 +29,7 @@ from isles.engines import frames
 from isles.engines.local import environment, portable, to_bytes
 from isles.problem import Problem
 from isles.progress import estimates
-from isles.samplers import SMC
+from isles.samplers import MPMCMC, SMC
 from isles.samplers.block import Output, Sampler
 from isles.samplers.tempered import TemperedBlock
 
@@ -127,7 +127,8 @@ def measure(order: Order) -> dict[str, float]:
         block = _work(order, seconds=order.seconds)
         spent += time.perf_counter() - begun
         epochs += block.status.epochs
-    each = block.status.epochs / (order.islands * order.sampler.width) - 1  # without the prior draw
+    first = 1 if isinstance(order.sampler, MPMCMC) else order.sampler.width  # prior draws of an island
+    each = (block.status.epochs / order.islands - first) / order.sampler.width
     mutations = _mutations(block)
     return {
         "epochs_per_second": epochs / spent,

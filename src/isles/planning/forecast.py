@@ -190,6 +190,7 @@ def forecast(
     """The forecast that follows from what was measured: arithmetic, and simulated failures."""
     stages, mutations, notes = count_mutations(sampler, stages, measured)
     parallel = round(1 + mutations * measured.epochs_per_mutation)
+    first = 1 if isinstance(sampler, MPMCMC) else sampler.width  # prior draws of an island
     sizes = [min(islands_per_block, islands - first) for first in range(0, islands, islands_per_block)]
     # a last block that is smaller is counted as if each particle cost the same
     durations = [size * sampler.width * parallel / measured.epochs_per_second for size in sizes]
@@ -218,7 +219,7 @@ def forecast(
         blocks=len(sizes),
         stages=stages,
         parallel_epochs=parallel,
-        total_epochs=parallel * sampler.width * islands,
+        total_epochs=((parallel - 1) * sampler.width + first) * islands,
         epochs_per_second=measured.epochs_per_second,
         block_seconds=durations[0],
         start_seconds=measured.start_seconds,
