@@ -1,7 +1,7 @@
 """How the bias of the evidence falls with the particles N of an island: Ẑ/Z − 1 on a Gaussian of known Z.
 
 Frozen kernels that move each particle by itself have none. Adaptive ones, and ensembles, have one of order 1/N.
-Run as `python experiments/evidence_bias.py [islands at N = 32]`.
+Run as `python experiments/evidence_bias.py [islands at N = 32 [name of a sampler ...]]`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
     islands = int(sys.argv[1]) if len(sys.argv) > 1 else 2048
     warnings.simplefilter("ignore", isles.IslesWarning)
     print(f"{'Ẑ/Z − 1':36s}" + "".join(f"{f'N = {size}':>20s}" for size in SIZES))
-    for name in SAMPLERS:
+    for name in sys.argv[2:] or SAMPLERS:
         found = [relative_bias(name, size, islands * SIZES[0] // size) for size in SIZES]
         print(f"{name:36s}" + "".join(f"{f'{bias:+.4f} ± {error:.4f}':>20s}" for bias, error in found), flush=True)
 
