@@ -94,12 +94,19 @@ def test_help_status_and_mistakes_need_no_jax(finished: Path) -> None:
         ("rum", "Did you mean 'run'"),
         ("run a:b --folder x --island 3", "--islands"),
         ("run a:b --folder x --islands many", "'--islands': Input should be a valid integer"),
-        ("run a:b --folder x --sampler smcc", "must be one of 'smc', 'mcmc', 'ais'; did you mean 'smc'?"),
+        ("run a:b --folder x --sampler smcc", "one of 'smc', 'mcmc', 'mpmcmc', 'ais'; did you mean 'smc'?"),
         ("run a:b --folder x --kernel hcm", "did you mean 'hmc'?"),
+        ("run a:b --folder x --kernel strech", "did you mean 'stretch'?"),
+        ("run a:b --folder x --sampler mpmcm", "did you mean 'mpmcmc'?"),
+        ("run a:b --folder x --sampler mpmcmc --kernel hmc", "has no part in mpmcmc"),
+        ("run a:b --folder x --sampler mpmcmc --leapfrogs 5", "leapfrogs=5 is a setting of kernel hmc"),
+        ("run a:b --folder x --proposals 5", "proposals=5 is a setting of sampler mpmcmc"),
+        ("run a:b --folder x --kernel stretch --step-size 2", "and the kernel is stretch"),
+        ("run a:b --folder x --decorrelate 0.1 --while-falling 0.1", "leave one out"),
         ("run a:b --folder x --engine slum", "engine='slum' must be one of 'local', 'serial', 'ray'"),
         ("run a:b --folder x --islands 0", "islands=0 must be at least 1"),
         ("run a:b --folder x --sampler mcmc --start-epochs 5", "start_epochs=5 is a setting of --start optimised"),
-        ("run a:b --folder x --burn-in 5", "burn_in=5 is a setting of sampler mcmc, and the sampler is smc"),
+        ("run a:b --folder x --burn-in 5", "a setting of sampler mcmc or mpmcmc, and the sampler is smc"),
         ("run a:b --folder x --kernel pcn --leapfrogs 5", "leapfrogs=5 is a setting of kernel hmc"),
         ("run a:b --folder x --leapfrogs 5 --trajectory 1", "leapfrogs"),
         ("run a:b --folder x --mutations 5 --decorrelate 0.1", "leave one out"),
@@ -133,6 +140,7 @@ def test_a_mistake_is_one_line(
     ("text", "message"),
     [
         ("island = 8", "there is no setting 'island'; did you mean 'islands'?"),
+        ("proposal = 8", "did you mean 'proposals'?"),
         ("islands = 8.5", "islands=8.5 must be a whole number"),
         ("islands = true", "not a bool"),
         ("allow-partial = 1", "allow_partial=1 must be true or false"),
@@ -176,6 +184,16 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
             {"sampler": "ais", "kernel": "mala", "mutations": 2, "schedule": (0.1, 1.0), "mass": "population"},
             isles.AIS(isles.MALA(mass="population"), mutations=2, schedule=(0.1, 1.0)),
         ),
+        ({"kernel": "smmala", "step_size": 0.4}, isles.SMC(isles.SmMALA(step_size=0.4))),
+        ({"kernel": "stretch", "stretch": 3.0, "mutations": 4}, isles.SMC(isles.Stretch(3.0), mutations=4)),
+        (
+            {"kernel": "de", "jump": 0.2, "while_falling": 0.02, "max_mutations": 9},
+            isles.SMC(isles.DE(jump=0.2), mutations=isles.WhileFalling(0.02, 9)),
+        ),
+        (
+            {"sampler": "mpmcmc", "proposals": 7, "steps": 9, "burn_in": 3, "adaptive": True, "step_size": 0.3},
+            isles.MPMCMC(proposals=7, steps=9, burn_in=3, adaptive=True, step_size=0.3),
+        ),
     ],
 )
 def test_settings_make_the_sampler(chosen: dict[str, Any], sampler: Any) -> None:
@@ -185,10 +203,11 @@ def test_settings_make_the_sampler(chosen: dict[str, Any], sampler: Any) -> None
 def test_every_setting_of_the_library_is_an_option() -> None:
     """And belongs to the samplers and kernels that have it."""
     for name in (*settings.SAMPLERS, *settings.KERNELS):
-        fields = {field.name for field in dataclasses.fields(getattr(isles, name.upper()))} - {"kernel", "plan"}
+        kind = getattr(isles, (settings.SAMPLERS | settings.KERNELS)[name])
+        fields = {field.name for field in dataclasses.fields(kind)} - {"kernel", "plan", "fisher"}
         fields = {"particles" if field == "chains" else field for field in fields}
         table = {key for key, setting in settings.SETTINGS.items() if name in setting.of}
-        assert table - {"decorrelate", "max_mutations", *settings.OPTIMISED} == fields, name
+        assert table - {*settings.RULES, "max_mutations", *settings.OPTIMISED} == fields, name
     arguments = set(inspect.signature(isles.sample).parameters) - {"collect", "mesh"}
     assert arguments <= set(settings.SETTINGS)
 

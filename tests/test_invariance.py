@@ -17,14 +17,23 @@ from scipy import stats
 import isles
 import targets
 from isles.kernels import base, hmc
+from isles.samplers import mutation
 
 DRAWS = 20_000
 STEPS = 5
+ISLAND = 20  # particles that move together, where they do
 CONJUGATE = targets.conjugate(dimension=3, rows=4, dense=True)
 SKEWED = targets.skewed()
 FAILED = 1e-5  # of about 7 tests a case; a right kernel fails one in more than a thousand runs of the suite
 
 OWN_KERNEL = Path(__file__).parents[1] / "examples" / "own_kernel.py"
+
+
+def some_metric(theta: Any, *batch: Any) -> Any:
+    """A matrix that is no Fisher information of the targets, and turns and grows along the way."""
+    slope = jnp.tanh(theta)
+    return jnp.outer(slope, slope) + jnp.diag(2 / (1 + theta**2))
+
 
 # step sizes on the Gaussian and on the skewed target, for acceptances between 0.4 and 0.8 at tempering 1
 KERNELS: dict[str, Any] = {
@@ -32,7 +41,10 @@ KERNELS: dict[str, Any] = {
     "hmc, trajectory": (isles.HMC(trajectory=2.0), (0.68, 0.75)),
     "hmc, scaled": (isles.HMC(leapfrogs=3), (0.8, 1.25)),
     "mala": (isles.MALA(), (0.7, 0.9)),
+    "smmala": (isles.SmMALA(fisher=some_metric), (1.3, 1.6)),
     "mh": (isles.MH(), (0.5, 1.0)),
+    "stretch": (isles.Stretch(), (2.5, 5.0)),
+    "de": (isles.DE(), (0.4, 0.8)),
     "pcn": (isles.PCN(), (0.7, 0.7)),
     "pcn, scaled": (isles.PCN(), (1.1, 1.1)),
     "a user's own": (runpy.run_path(str(OWN_KERNEL))["EllipticalSlice"](), (1.0, 1.0)),
@@ -54,6 +66,20 @@ def walk(kernel: Any, problem: Any, keys: Any, positions: Any, tempering: Any, t
     return jax.vmap(one)(keys, positions)
 
 
+def walk_together(kernel: Any, problem: Any, keys: Any, positions: Any, tempering: Any, tuning: Any) -> Any:
+    """The same for kernels that need partners, by islands of exact and independent draws."""
+    islands = DRAWS // ISLAND
+    static = mutation.Static(kernel, ISLAND, adapt_step=False, adapt_scale=False)
+    group = mutation.new_group(
+        problem, static, evaluate(kernel, problem, positions), None,
+        mutation.broadcast_tuning(tuning, islands), np.ones(islands, bool),
+    )  # fmt: skip
+    dials = mutation.dials(problem, kernel, 0)
+    tempering = jnp.full(islands, tempering)
+    group = mutation.mutate_piece(problem, static, group, tempering, keys, dials, np.int32(STEPS))
+    return group.states, group.acceptance / STEPS
+
+
 @partial(jax.jit, static_argnames="kernel")
 def evaluate(kernel: Any, problem: Any, positions: Any) -> Any:
     return jax.vmap(partial(kernel.init, problem))(positions)
@@ -70,7 +96,8 @@ def step_many(
 
     keys = jax.random.split(jax.random.key(seed), len(positions))
     start = jnp.asarray(positions, problem.dtype)
-    state, acceptance = walk(kernel, problem, keys, start, jnp.asarray(tempering, problem.dtype), tuning)
+    go = walk_together if kernel.partners else walk
+    state, acceptance = go(kernel, problem, keys, start, jnp.asarray(tempering, problem.dtype), tuning)
     # the cache must describe the position it stands beside
     fresh = evaluate(kernel, problem, state.position)
     np.testing.assert_allclose(state.log_likelihood, fresh.log_likelihood, rtol=1e-4, atol=1e-4)
@@ -111,6 +138,21 @@ def test_kernel_leaves_its_tempered_target_invariant(name: str, tempering: float
     assert min(found) > FAILED, found
     if tempering == 1 and name in TUNED:  # moves that are neither all accepted nor all rejected
         assert 0.4 < min(acceptances) < max(acceptances) < 0.8, acceptances
+
+
+def test_the_fisher_metric_of_a_logistic_regression_keeps_it_invariant() -> None:
+    """One weight and nine rows, so that the truth is a quadrature; F changes along the line."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(9, 1))
+    y = (rng.uniform(size=9) < jax.nn.sigmoid(2 * x[:, 0])).astype(int)
+    problem = isles.classification(lambda w, x: x @ w, isles.Gaussian(like=np.zeros(1), std=2.0), x, y)
+    signed = jnp.asarray(np.where(y == 1, x[:, 0], -x[:, 0]))
+    density = lambda t: 0.7 * jnp.sum(jax.nn.log_sigmoid(t[0] * signed)) - t[0] ** 2 / 8
+    grid = targets.quadrature(density, low=-10, high=12)
+    start = grid.draw(rng, DRAWS)[:, None]
+    moved, acceptance = step_many(isles.SmMALA(), problem, start, 0.7, 2.0, seed=4)
+    assert 0.4 < acceptance < 0.8
+    assert stats.kstest(moved[:, 0], grid.cdf).pvalue > FAILED
 
 
 # --- faults, each planted in a kernel as a user could write it ---------------------------------------------
@@ -201,6 +243,38 @@ class StepSizeFromTheMoveItself(isles.MH):
         return super().step(problem, key, state, tempering, tuning._replace(variances=variances))
 
 
+@dataclasses.dataclass(frozen=True)
+class MetricOfTheStartOnly(isles.SmMALA):
+    """The way back measured in the metric of the way forth."""
+
+    def init(self, problem: Any, position: Any) -> Any:
+        return super().init(problem, position)._replace(fisher=some_metric(position * 0 + 0.3))
+
+    def step(self, problem: Any, key: Any, state: Any, tempering: Any, tuning: Any) -> Any:
+        state = state._replace(fisher=some_metric(state.position))
+        return super().step(problem, key, state, tempering, tuning)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoVolume(isles.Stretch):
+    """The factor z^{d−1} left out."""
+
+    def step(self, problem: Any, key: Any, state: Any, tempering: Any, tuning: Any, partners: Any) -> Any:
+        key_stretch, key_accept = jax.random.split(key)
+        factor = ((tuning.step_size - 1) * jax.random.uniform(key_stretch) + 1) ** 2 / tuning.step_size
+        new = problem.evaluate(partners[0] + factor * (state.position - partners[0]), gradient=False)
+        state, acceptance = isles.accept(key_accept, problem.log_ratio(new, state, tempering), new, state)
+        return state, isles.Info(acceptance)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedPartners(isles.DE):
+    """Differences that always point the same way: a proposal that is not symmetric."""
+
+    def step(self, problem: Any, key: Any, state: Any, tempering: Any, tuning: Any, partners: Any) -> Any:
+        return super().step(problem, key, state, tempering, tuning, jnp.sort(partners, axis=0))
+
+
 FAULTS = [
     (NoPriorRatio(), 1.0, 1.2),
     (WrongSign(), 1.0, 1.2),
@@ -209,6 +283,9 @@ FAULTS = [
     (UnadjustedLangevin(), 1.0, 1.0),
     (UntemperedGradientRatio(leapfrogs=3), 0.3, 0.8),
     (RetriesUntilAccepted(), 1.0, 1.2),
+    (NoVolume(), 1.0, 2.0),
+    (OrderedPartners(), 1.0, 0.8),
+    (MetricOfTheStartOnly(fisher=some_metric), 1.0, 1.2),
     (StepSizeFromTheMoveItself(), 1.0, 1.2),
 ]
 

@@ -188,7 +188,7 @@ def test_stuck_chains_are_reported() -> None:
 
 
 def test_pieces_add_up_and_change_no_bit(small: targets.Conjugate, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = mutation.Static(isles.HMC(), 8, adapt_step=False, adapt_scale=False, decorrelate=False)
+    kernel = mutation.Static(isles.HMC(), 8, adapt_step=False, adapt_scale=False)
     assert sum(mutation.pieces(1000, kernel)) == 1000
     assert list(mutation.pieces(1000, kernel)) == [512, 488]  # goes on at the pace it found
     assert list(mutation.pieces(0, kernel)) == []

@@ -188,6 +188,13 @@ def test_fixed_cost_is_exact(small: targets.Conjugate) -> None:
     assert found.stages is None
 
 
+def test_the_cost_of_multiple_proposals_is_exact(small: targets.Conjugate) -> None:
+    sampler = isles.MPMCMC(proposals=8, steps=60, burn_in=40)
+    forecast = isles.plan(small.problem, sampler, islands=3, workers=1, seconds=0.3)
+    posterior = isles.sample(small.problem, sampler, islands=3)
+    assert (forecast.parallel_epochs, forecast.total_epochs) == posterior.epochs
+
+
 def test_an_error_of_the_problem_is_raised_here() -> None:
     parent = os.getpid()
 
@@ -209,7 +216,7 @@ def test_an_error_of_the_problem_is_raised_here() -> None:
         ({"failures_per_hour": -1}, r"failures_per_hour=-1 must be a number that is not negative"),
         ({"stages": 0}, r"stages=0 must be at least 1"),
         ({"checkpoint_seconds": 0}, r"checkpoint_seconds=0.0 must be positive"),
-        ({"sampler": "SMC"}, r"must be isles.SMC, AIS or MCMC"),
+        ({"sampler": "SMC"}, r"must be isles.SMC, AIS, MCMC or MPMCMC"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str, small: targets.Conjugate) -> None:

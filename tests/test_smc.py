@@ -115,10 +115,12 @@ def pilot(case: targets.Conjugate, sampler: isles.SMC) -> isles.Posterior:
     "sampler",
     [
         isles.SMC(isles.HMC(leapfrogs=5), particles=16, mutations=3),
+        isles.SMC(isles.HMC(leapfrogs=5, mass="population"), particles=16, mutations=3),
+        isles.SMC(isles.SmMALA(), particles=16, mutations=5),
         isles.SMC(isles.PCN(), particles=16, mutations=20),
         isles.SMC(isles.HMC(leapfrogs=5), particles=16, mutations=isles.Decorrelate(0.1, max=10)),
     ],
-    ids=["hmc", "pcn with D", "decorrelate"],
+    ids=["hmc", "hmc with mass", "smmala", "pcn with D", "decorrelate"],
 )
 def test_frozen_evidence_is_unbiased(sampler: isles.SMC, small: targets.Conjugate) -> None:
     """E[Z] and E[Z · π(φ)] over 4096 islands, for φ = θ and φ = ‖u‖²."""

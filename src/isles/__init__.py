@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isles import baselines, data, diagnostics, metrics, models, plot
-    from isles.adapt import Decorrelate
+    from isles.adapt import Decorrelate, WhileFalling
     from isles.adapters import from_equinox, from_linen, from_nnx
     from isles.ascent import Optimised
     from isles.checks import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isles.engines.local import Local
     from isles.engines.ray import Ray
     from isles.estimators import IslesClassifier, IslesRegressor
-    from isles.kernels import HMC, MALA, MH, PCN, Info, Kernel, Tuning
+    from isles.kernels import DE, HMC, MALA, MH, PCN, Info, Kernel, SmMALA, Stretch, Tuning
     from isles.kernels.base import accept
     from isles.likelihoods import classification, regression
     from isles.planning import Forecast, plan
@@ -39,16 +39,18 @@ if TYPE_CHECKING:
     from isles.reports import report
     from isles.results import load, merge
     from isles.run import resume, sample
-    from isles.samplers import AIS, MCMC, SMC, neal_schedule
+    from isles.samplers import AIS, MCMC, MPMCMC, SMC, neal_schedule
 
 __version__ = _version("isles")
 
 __all__ = [
     "AIS",
+    "DE",
     "HMC",
     "MALA",
     "MCMC",
     "MH",
+    "MPMCMC",
     "PCN",
     "SMC",
     "Classes",
@@ -74,9 +76,12 @@ __all__ = [
     "Posterior",
     "Problem",
     "Ray",
+    "SmMALA",
     "State",
+    "Stretch",
     "Tuning",
     "Values",
+    "WhileFalling",
     "accept",
     "baselines",
     "classification",
@@ -102,7 +107,7 @@ __all__ = [
 
 _MODULES = ("baselines", "data", "diagnostics", "metrics", "models", "plot")
 _HOMES = {
-    "adapt": ("Decorrelate",),
+    "adapt": ("Decorrelate", "WhileFalling"),
     "adapters": ("from_equinox", "from_linen", "from_nnx"),
     "ascent": ("Optimised",),
     "checks": (
@@ -118,7 +123,7 @@ _HOMES = {
     "engines.local": ("Local",),
     "engines.ray": ("Ray",),
     "estimators": ("IslesClassifier", "IslesRegressor"),
-    "kernels": ("HMC", "MALA", "MH", "PCN", "Info", "Kernel", "Tuning"),
+    "kernels": ("DE", "HMC", "MALA", "MH", "PCN", "Info", "Kernel", "SmMALA", "Stretch", "Tuning"),
     "kernels.base": ("accept",),
     "likelihoods": ("classification", "regression"),
     "posterior": ("Epochs", "Estimate", "Posterior"),
@@ -129,7 +134,7 @@ _HOMES = {
     "reports": ("report",),
     "results": ("load", "merge"),
     "run": ("resume", "sample"),
-    "samplers": ("AIS", "MCMC", "SMC", "neal_schedule"),
+    "samplers": ("AIS", "MCMC", "MPMCMC", "SMC", "neal_schedule"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

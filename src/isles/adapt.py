@@ -9,6 +9,8 @@ from jax import Array
 
 from isles import checks
 
+FALLING = 0.9  # share of coordinates whose correlations must fall for `WhileFalling` to go on
+
 
 @dataclass(frozen=True)
 class Decorrelate:
@@ -27,6 +29,20 @@ class Decorrelate:
     def __post_init__(self) -> None:
         checks.fraction("threshold", self.threshold)
         checks.count("max", self.max)
+
+
+@dataclass(frozen=True)
+class WhileFalling(Decorrelate):
+    """Adaptive number of mutations as in PyMC: go on while correlations keep falling.
+
+    After each mutation the Pearson correlation over the island's particles between each coordinate now and at
+    the start of the stage is compared with that after the mutation before. The stage ends when fewer than 90 % of
+    the coordinates fell by more than `threshold`, or after `max` mutations. It stops where more mutations change
+    little, also where particles have not forgotten their start: it suits kernels that mix, and short runs.
+    """
+
+    threshold: float = 0.01
+    max: int = 200
 
 
 def next_step_size(step_size: Array, acceptance: Array, target: Array, number: Array) -> Array:
@@ -58,10 +74,17 @@ def running_moments(mean: Array, variances: Array, positions: Array, number: Arr
     return mean, variances + gain * (squares - variances)
 
 
-def correlation(start: Array, now: Array) -> Array:
-    """Mean over coordinates of the correlation over particles, (I,), of arrays (I, N, d): method.md (16)."""
+def correlations(start: Array, now: Array) -> Array:
+    """Correlation over particles of each coordinate, (I, d), of arrays (I, N, d): method.md (16)."""
     a = start - start.mean(axis=1, keepdims=True)
     b = now - now.mean(axis=1, keepdims=True)
     scale = jnp.sqrt(jnp.sum(a * a, axis=1) * jnp.sum(b * b, axis=1))  # (I, d)
     still = scale == 0
-    return jnp.mean(jnp.where(still, 1.0, jnp.sum(a * b, axis=1) / jnp.where(still, 1.0, scale)), axis=-1)
+    return jnp.where(still, 1.0, jnp.sum(a * b, axis=1) / jnp.where(still, 1.0, scale))
+
+
+def goes_on(rule: type[Decorrelate], last: Array, now: Array, threshold: Array) -> Array:
+    """(I,) whether an island makes another mutation, by correlations (I, d) after the last one and after this."""
+    if issubclass(rule, WhileFalling):
+        return jnp.mean(last - now > threshold, axis=-1) > FALLING
+    return now.mean(axis=-1) > threshold

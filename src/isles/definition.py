@@ -45,8 +45,9 @@ NUMBERS = (
 SETTINGS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        samplers.SMC, samplers.MCMC, samplers.AIS, Plan, adapt.Decorrelate, ascent.Optimised,
-        kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN,
+        samplers.SMC, samplers.MCMC, samplers.MPMCMC, samplers.AIS, Plan,
+        adapt.Decorrelate, adapt.WhileFalling, ascent.Optimised,
+        kernels.HMC, kernels.MALA, kernels.MH, kernels.PCN, kernels.SmMALA, kernels.DE, kernels.Stretch,
     )
 }  # fmt: skip
 BLOCK_BYTES = 1 << 28  # of particle states in one block
@@ -224,7 +225,7 @@ def read_sampler(saved: Saved) -> Sampler | None:
         return None
     except KeyError as error:
         raise FolderError(f"run.json lacks {error}: {STRANGE}") from None
-    if not isinstance(sampler, (samplers.SMC, samplers.MCMC, samplers.AIS)):
+    if not isinstance(sampler, (samplers.SMC, samplers.MCMC, samplers.MPMCMC, samplers.AIS)):
         raise FolderError(f"run.json holds a {type(sampler).__name__} where a sampler is due; {REMEDY}")
     return sampler
 

@@ -48,6 +48,11 @@ class Categorical:
         """Logits (rows, classes)."""
         return self.apply(params, x)
 
+    def information(self, params: Params, x: Array) -> tuple[Array, Array]:
+        """Log-probabilities and probabilities: see `fisher`."""
+        log_probs = jax.nn.log_softmax(self.apply(params, x))
+        return log_probs, jnp.exp(log_probs)
+
 
 @dataclass(frozen=True)
 class Bernoulli:
@@ -69,6 +74,11 @@ class Bernoulli:
         """Logits (rows, 2), of which the first is zero."""
         logits = self.apply(params, x).reshape(-1)
         return jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
+
+    def information(self, params: Params, x: Array) -> tuple[Array, Array]:
+        """Logits and p(1 − p): see `fisher`."""
+        logits = self.apply(params, x).reshape(-1, 1)
+        return logits, jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
 
 
 @jax.custom_jvp
@@ -121,6 +131,14 @@ class GaussianNoise:
         mean = mean.reshape(len(x), *self.targets)
         return mean, jnp.broadcast_to(std.reshape(mean.shape) if std.size == mean.size else std, mean.shape)
 
+    def information(self, params: Params, x: Array) -> tuple[Array, Array]:
+        """Means with 1/σ², and where σ depends on parameters, log σ with 2: see `fisher`."""
+        mean, std = (value.reshape(len(x), -1) for value in self.output(params, x))
+        if isinstance(self.noise_std, float):
+            return mean, std**-2
+        values = jnp.concatenate([mean, jnp.log(std)], axis=1)
+        return values, jnp.concatenate([std**-2, jnp.full_like(std, 2.0)], axis=1)
+
 
 Likelihood = Categorical | Bernoulli | GaussianNoise
 
@@ -141,6 +159,36 @@ class Masked:
 def known(problem: Problem) -> Likelihood | None:
     """The problem's likelihood, if isles knows what it predicts."""
     return problem.log_likelihood if isinstance(problem.log_likelihood, Likelihood) else None
+
+
+def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
+    """Expected Fisher information (d, d) of the rows of data: Σ_rows Σ_k w_k ∇v_k ∇v_kᵀ.
+
+    v and w, both (rows, k), are what `likelihood.information` gives. A row costs k backward passes.
+    """
+    layout = problem.layout
+
+    def matrix(params: Params, batch: tuple[Array, Array]) -> Array:
+        vector = layout.ravel(params)
+
+        def row(x: Array) -> tuple[Array, Array]:
+            def one(vector: Array) -> tuple[Array, Array]:
+                values, scales = likelihood.information(layout.unravel(vector), x[None])
+                return values[0], scales[0]
+
+            return jax.jacrev(one, has_aux=True)(vector)
+
+        slopes, scales = jax.vmap(row)(batch[0])  # (rows, k, d), (rows, k)
+        return jnp.einsum("rk,rki,rkj->ij", scales, slopes, slopes)
+
+    slope_bytes = outputs(likelihood, problem) * problem.dimension * problem.dtype.itemsize
+    return problem.sum_matrix(matrix, position, row_bytes=3 * slope_bytes)
+
+
+def outputs(likelihood: Likelihood, problem: Problem) -> int:
+    """k, the numbers of a row whose gradients make up its Fisher information."""
+    params, (x, _) = problem.arguments(1)
+    return int(jax.eval_shape(likelihood.information, params, x)[0].shape[1])
 
 
 def classification(

@@ -44,7 +44,8 @@ class Epochs(NamedTuple):
 class Posterior:
     """Weighted draws from a posterior, island by island.
 
-    Made by `isles.sample`. P islands hold N draws each; for MCMC, N = chains × draws.
+    Made by `isles.sample`. P islands hold N draws each; for MCMC, N = chains × draws; for MPMCMC,
+    the points of all kept steps.
     """
 
     layout: Layout
@@ -134,7 +135,9 @@ class Posterior:
     def chain_positions(self) -> Floats:
         """Flat draws (P, chains, draws, d); MCMC only."""
         if self.chain_shape is None:
-            raise ValueError("particles of SMC and AIS form no chains; use .draws with .weights")
+            raise ValueError(
+                "particles of SMC and AIS, and points of MPMCMC, form no chains; use .draws with .weights"
+            )
         positions = self._positions()
         return positions.reshape(len(positions), *self.chain_shape, -1)
 

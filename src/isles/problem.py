@@ -26,6 +26,7 @@ SUM_BYTES = 1 << 22  # a gradient of all particles that no longer stays in cache
 SUM_ROW_BYTES = 1 << 15  # ... so that a chunk should have a row for each so many bytes of it
 SUM_ROWS = 1024  # enough rows, however long the gradient
 SUM_SHARE = 4  # and its intermediates take no more than so many gradients, so that memory grows like particles
+JACOBIAN_BYTES = 1 << 13  # of one particle, that a chunk may always take
 USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
 VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
 
@@ -39,6 +40,7 @@ class State(NamedTuple):
     low_bits: Array  # () what rounding took from log_likelihood while summing chunks
     gradient: Array | None  # (d,) of the log likelihood; None for kernels that need no gradient
     nonfinite: Array  # () bool: the likelihood was NaN or +inf, or its gradient not finite
+    fisher: Array | None = None  # (d, d) Fisher information of the likelihood, for kernels that need it
 
 
 @jax.tree_util.register_pytree_node_class
@@ -236,6 +238,19 @@ class Problem:
         low = jnp.where(jnp.isfinite(low) & jnp.isfinite(value), low, 0.0)
         return State(position, self.prior.log_density(position), value, low, slope, nonfinite)
 
+    def sum_matrix(self, function: Callable[..., Array], position: Array, row_bytes: int = 0) -> Array:
+        """Σ over rows of function(params, batch) -> (d, d), such as a Fisher information; zeros if not finite.
+
+        Rows that need `row_bytes` each are taken in smaller chunks, so that memory stays that of an evaluation.
+        """
+        problem = copy.copy(self)
+        if row_bytes and self.rows:
+            fits = max(self.chunk_rows * self.row_bytes, JACOBIAN_BYTES) // row_bytes
+            problem.chunk_rows = int(np.clip(fits, 1, self.chunk_rows))
+        added = lambda params, *batch: (jnp.zeros((), self.dtype), function(params, *batch).astype(self.dtype))
+        matrix = problem._sum_over_rows(added, self.layout.unravel(position))[2]
+        return jnp.where(jnp.isfinite(matrix).all(), matrix, 0.0)
+
     def log_likelihood_ratio(self, new: State, old: State, tempering: Array) -> Array:
         """λ (ℓ(new) − ℓ(old)); −inf, never NaN, where `new` may not be accepted."""
         difference = (new.log_likelihood - old.log_likelihood) + (new.low_bits - old.low_bits)
@@ -301,7 +316,8 @@ class Problem:
         """Shapes of the likelihood's arguments for a batch of `rows`."""
         if not rows:
             return (self.layout.struct(),)
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), self.data)
+        data = self.data if self.mesh is None else self.data[0]
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), data)
         return self.layout.struct(), batch
 
     @property

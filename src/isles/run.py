@@ -69,7 +69,7 @@ def sample(
 
     Args:
         problem: what to sample from, or where to import it from, as `"package.module:function"`.
-        sampler: `SMC(...)`, `MCMC(...)` or `AIS(...)`: what each island does.
+        sampler: `SMC(...)`, `MCMC(...)`, `MPMCMC(...)` or `AIS(...)`: what each island does.
         islands: P; or the numbers of the islands, as `range(8, 16)` for eight more than a run of 8 has: an island
             depends on the seed and its number alone.
         seed: decides every random number, together with the island's number.
@@ -85,7 +85,8 @@ def sample(
         chunk_rows: rows of data evaluated at a time; see `Problem`.
         mesh: devices of this process to share the particles and the data of an island; see `isles.mesh`.
         collect: functions of the parameters whose posterior means are accumulated while running.
-        keep: which draws are stored: `"all"`, `"thinned"` (at most 1000 a chain) or `"none"`.
+        keep: which draws are stored: `"all"`, `"thinned"` (at most 1000 a chain, or some 10,000
+            points of MPMCMC) or `"none"`.
         checkpoint_seconds: time between checkpoints inside long stages and chains.
         max_seconds: no block begins after so long.
         max_epochs: no block begins once all particles together have had so many.

@@ -12,6 +12,7 @@ from isles import diagnostics, weights
 from isles.adapt import Decorrelate
 from isles.samplers.block import Sampler
 from isles.samplers.mcmc import MCMC
+from isles.samplers.mpmcmc import MPMCMC
 from isles.samplers.smc import SMC
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
                 f"Decorrelate stopped at its max={sampler.mutations.max} before particles decorrelated: raise max"
             )
     if posterior.positions is not None:
-        found += _disagreement(posterior)
+        found += _disagreement(posterior, sampler)
     return found
 
 
@@ -175,12 +176,13 @@ def _island_rhat(posterior: Posterior) -> float:
     return float(np.sqrt(1 + np.mean(means.var(axis=0, ddof=1) / scale)))
 
 
-def _disagreement(posterior: Posterior) -> list[str]:
+def _disagreement(posterior: Posterior, sampler: Sampler) -> list[str]:
     rows = _agreement(posterior)
     between = rows.get("R-hat between islands", 1.0)
     long = posterior.chain_shape is not None and posterior.chain_shape[1] >= 100  # else R-hat sees noise
     if posterior.log_weights.shape[1] >= 8 and between > 1.2:
-        return [f"islands disagree (R-hat between islands {between:.2f}, 1 is best): raise mutations or particles"]
+        more = "steps or burn_in" if isinstance(sampler, MPMCMC) else "mutations or particles"
+        return [f"islands disagree (R-hat between islands {between:.2f}, 1 is best): raise {more}"]
     if long and rows["R-hat"] > 1.1:
         return [
             f"chains disagree (R-hat {rows['R-hat']:.2f}, 1 is best): raise burn_in and draws, or change "
@@ -192,6 +194,8 @@ def _disagreement(posterior: Posterior) -> list[str]:
 
 
 def _still_correlated(correlation: np.ndarray[Any, Any], rule: Decorrelate) -> bool:
+    if type(rule) is not Decorrelate:  # other rules promise no threshold
+        return False
     return bool((last_finite(correlation) > rule.threshold).any())
 
 

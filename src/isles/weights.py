@@ -90,31 +90,32 @@ def increments(log_likelihood: Floats, step: Floats) -> Floats:
 
 
 def resample(method: str, weights: Floats, uniforms: Floats) -> Integers:
-    """Ancestor indices (I, N), sorted; every method has E[copies of i] = N · weight i.
+    """Ancestor indices (I, A), sorted, by uniforms (I, A); every method has E[copies of i] = A · weight i.
 
     >>> resample("systematic", np.array([[0.5, 0.0, 0.5]]), np.array([[0.5, 0.1, 0.1]])).tolist()
     [[0, 2, 2]]
     """
     checks.choice("resampling", method, RESAMPLING)
     islands, particles = weights.shape
-    strata = np.arange(particles)
-    ancestors = np.empty((islands, particles), np.int64)
+    count = uniforms.shape[1]
+    strata = np.arange(count)
+    ancestors = np.empty((islands, count), np.int64)
     for island in range(islands):
         u, w = uniforms[island], weights[island]
         if method == "systematic":
-            ancestors[island] = inverse_cdf(w, (strata + u[0]) / particles)
+            ancestors[island] = inverse_cdf(w, (strata + u[0]) / count)
         elif method == "stratified":
-            ancestors[island] = inverse_cdf(w, (strata + u) / particles)
+            ancestors[island] = inverse_cdf(w, (strata + u) / count)
         elif method == "multinomial":
             ancestors[island] = inverse_cdf(w, np.sort(u))
         else:
-            expected = particles * w / w.sum()
+            expected = count * w / w.sum()
             copies = np.floor(expected * (1 + 1e-15)).astype(np.int64)
-            rest = particles - copies.sum()
+            rest = count - copies.sum()
             if rest:
                 drawn = inverse_cdf(np.maximum(expected - copies, 0.0), u[:rest])
                 copies += np.bincount(drawn, minlength=particles)
-            ancestors[island] = np.repeat(strata, copies)
+            ancestors[island] = np.repeat(np.arange(particles), copies)
     return ancestors
 
 

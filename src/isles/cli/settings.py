@@ -20,8 +20,11 @@ from isles.cli.app import UsageError
 if TYPE_CHECKING:
     from isles.samplers.block import Sampler
 
-SAMPLERS = ["smc", "mcmc", "ais"]
-KERNELS = ["hmc", "pcn", "mh", "mala"]
+SAMPLERS = {"smc": "SMC", "mcmc": "MCMC", "mpmcmc": "MPMCMC", "ais": "AIS"}  # and their classes
+KERNELS = {
+    "hmc": "HMC", "pcn": "PCN", "mh": "MH", "mala": "MALA", "smmala": "SmMALA", "stretch": "Stretch", "de": "DE",
+}  # fmt: skip
+RULES = {"decorrelate": "Decorrelate", "while_falling": "WhileFalling"}  # for the number of mutations
 ENGINES = ["local", "serial", "ray"]
 Check = Callable[[str, Any], Any]
 
@@ -41,7 +44,7 @@ class Setting:
         """Where the help shows it."""
         if not self.of:
             return "Run"
-        return "Sampler" if set(self.of) & set(SAMPLERS) else "Kernel"
+        return "Kernel" if set(self.of) & set(KERNELS) else "Sampler"
 
 
 def choice(help: str, *options: str, of: tuple[str, ...] = ()) -> Setting:
@@ -123,6 +126,7 @@ def _rate(name: str, value: Any) -> float:
 
 
 TEMPERED = ("smc", "ais")
+TUNED = ("hmc", "pcn", "mh", "mala", "smmala", "de", "mpmcmc")  # which have a step size
 SETTINGS: dict[str, Setting] = {
     "problem": text("Where to import the problem from, as package.module:function, or the name of a data set."),
     "folder": text("Where the run is kept."),
@@ -145,14 +149,21 @@ SETTINGS: dict[str, Setting] = {
     "particles": whole("N, the particles of an island, or its chains. [default: 32]", of=("smc", "mcmc", "ais")),
     "mutations": whole("M, the kernel steps of a stage. [default: 20; ais: 1]", of=TEMPERED),
     "decorrelate": share("Adaptive M: mutate until correlations have fallen to this.", ("smc",)),
-    "max_mutations": whole("At most so many with --decorrelate. [default: 200]", of=("smc",)),
+    "while_falling": share("Adaptive M: mutate while correlations fall by more than this.", ("smc",)),
+    "max_mutations": whole("At most so many with adaptive M. [default: 200]", of=("smc",)),
     "ess_fraction": share("ESS of a stage's weights, as a fraction of N. [default: 0.5]", ("smc",)),
     "resampling": choice(
         "How particles are resampled", "systematic", "stratified", "multinomial", "residual", of=("smc",)
     ),
     "schedule": Setting(str, _schedule, "Fixed temperings with commas, rising to 1.", TEMPERED),
     "max_stages": whole("An error after so many. [default: 10000]", of=("smc",)),
-    "burn_in": whole("Steps before the first draw. [default: 900]", minimum=0, of=("mcmc",)),
+    "waste_free": flag("All states of a stage are particles; N is a multiple of M + 1. [default: no]", ("smc",)),
+    "burn_in": whole(
+        "Steps before the first draw. [default: 900; mpmcmc: 500]", minimum=0, of=("mcmc", "mpmcmc")
+    ),
+    "proposals": whole("K, the points that a step proposes. [default: 32]", of=("mpmcmc",)),
+    "steps": whole("Steps after burn-in, whose points are all used. [default: 1000]", of=("mpmcmc",)),
+    "adaptive": flag("Learn the proposals' covariance from past points. [default: no]", ("mpmcmc",)),
     "draws": whole("Draws of each chain. [default: 1]", of=("mcmc",)),
     "thin": whole("Steps from one draw to the next. [default: 1]", of=("mcmc",)),
     "shared_start": flag("All chains of an island start at one point. [default: no]", ("mcmc",)),
@@ -164,8 +175,11 @@ SETTINGS: dict[str, Setting] = {
     "trajectory": positive("Length of a trajectory; leapfrogs follow from the step size.", ("hmc",)),
     "leapfrogs": whole("Leapfrogs of a trajectory. [default: 10]", of=("hmc",)),
     "max_leapfrogs": whole("Limit on leapfrogs with --trajectory. [default: 1000]", of=("hmc",)),
-    "step_size": positive("Fixed step size; adapted by default.", ("hmc", "pcn", "mh", "mala")),
-    "target_acceptance": share("What adaptation aims at.", ("hmc", "pcn", "mh", "mala")),
+    "step_size": positive("Fixed step size; adapted by default.", TUNED),
+    "target_acceptance": share("What adaptation aims at.", TUNED),
+    "stretch": positive("Largest factor of a stretch, above 1. [default: 2]", ("stretch",)),
+    "jump": Setting(float, _rate, "Probability of a jump between modes. [default: 0.1]", ("de",)),
+    "noise": positive("Of moves, in units of the prior's std. [default: 0.0001]", ("de",)),
     "mass": choice("Mass", "identity", "population", of=("hmc", "mala")),
     "scale": choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
     "model": choice("A built-in network, where PROBLEM is a data set", "mlp", "cnn", "logistic"),
@@ -278,7 +292,14 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _check_owners(settings: Mapping[str, Any]) -> None:
     """Raise if a setting is not one of the chosen sampler and kernel."""
-    chosen = {"Sampler": settings.get("sampler", "smc"), "Kernel": settings.get("kernel", "hmc")}
+    sampler, kernel = settings.get("sampler", "smc"), settings.get("kernel", "hmc")
+    if sampler == "mpmcmc":
+        if "kernel" in settings:
+            raise ValueError(
+                f"kernel={kernel!r} has no part in mpmcmc, which proposes points itself; leave it out"
+            )
+        kernel = sampler
+    chosen = {"Sampler": sampler, "Kernel": kernel}
     for name, value in settings.items():
         setting = SETTINGS[name]
         if setting.of and chosen[setting.panel] not in setting.of:
@@ -287,9 +308,10 @@ def _check_owners(settings: Mapping[str, Any]) -> None:
                 f"{name}={value!r} is a setting of {kind} {' or '.join(setting.of)}, and the {kind} is "
                 f"{chosen[setting.panel]}; leave it out, or change --{kind}"
             )
-    if "decorrelate" in settings and "mutations" in settings:
-        raise ValueError("mutations and decorrelate both say how many mutations to make; leave one out")
-    if "max_mutations" in settings and "decorrelate" not in settings:
+    rules = [name for name in ("mutations", *RULES) if name in settings]
+    if len(rules) > 1:
+        raise ValueError(f"{' and '.join(rules)} both say how many mutations to make; leave one out")
+    if "max_mutations" in settings and not set(RULES) & set(rules):
         raise ValueError("max_mutations is a limit for decorrelate; add --decorrelate 0.05, or use --mutations")
     for name in OPTIMISED:
         if name in settings and settings.get("start") != "optimised":
@@ -303,19 +325,23 @@ def build_sampler(settings: Mapping[str, Any]) -> Sampler:
     import isles
 
     name = settings.get("sampler", "smc")
-    kernel_class: Any = getattr(isles, settings.get("kernel", "hmc").upper())
     owned = lambda panel: {
         key: value for key, value in settings.items() if SETTINGS[key].of and SETTINGS[key].panel == panel
     }
     chosen = owned("Sampler")
-    if "decorrelate" in chosen:
-        chosen["mutations"] = isles.Decorrelate(chosen.pop("decorrelate"), chosen.pop("max_mutations", 200))
+    for rule in RULES:
+        if rule in chosen:
+            most = chosen.pop("max_mutations", 200)
+            chosen["mutations"] = getattr(isles, RULES[rule])(chosen.pop(rule), most)
     if chosen.get("start") == "optimised":
         given = {field: chosen.pop(key) for key, field in OPTIMISED.items() if key in chosen}
         chosen["start"] = isles.Optimised(**given)
     if name == "mcmc" and "particles" in chosen:
         chosen["chains"] = chosen.pop("particles")
     try:
-        return getattr(isles, name.upper())(kernel_class(**owned("Kernel")), **chosen)
+        if name == "mpmcmc":
+            return isles.MPMCMC(**chosen, **owned("Kernel"))
+        kernel = getattr(isles, KERNELS[settings.get("kernel", "hmc")])(**owned("Kernel"))
+        return getattr(isles, SAMPLERS[name])(kernel, **chosen)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error

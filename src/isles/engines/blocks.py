@@ -19,6 +19,7 @@ from isles.kernels.base import Tuning
 from isles.problem import Problem, State
 from isles.samplers.block import BlockResult, Output, Plan, Record, Sampler, Status
 from isles.samplers.mutation import Draws, Group
+from isles.samplers.proposals import Chains, Points
 from isles.samplers.read_back import check_result
 from isles.samplers.tempered import UnderWay
 from isles.store import codec
@@ -26,7 +27,8 @@ from isles.store.folder import BlockFolder, RunFolder, Saved, warn_of_damage
 
 CHECKPOINT_SECONDS = 60.0
 CLASSES: dict[str, type] = {
-    kind.__name__: kind for kind in (State, Tuning, Group, Draws, Climb, UnderWay, Plan, BlockResult)
+    kind.__name__: kind
+    for kind in (State, Tuning, Group, Draws, Climb, Chains, Points, UnderWay, Plan, BlockResult)
 }
 
 

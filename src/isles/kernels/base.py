@@ -38,9 +38,14 @@ class Kernel:
 
     Write your own as a frozen dataclass with `step` (and `init`, where the default will not do). `step` is
     traced by JAX for one particle and vectorised over all of them.
+
+    A kernel with `partners = k` moves an island's particles by halves in turn, and its `step` takes one argument
+    more: the positions (k, d) of k particles of the half that stands still, different ones, in random order. If
+    it leaves π_λ invariant for any fixed partners, it leaves the island's product of π_λ invariant.
     """
 
     uses_gradient: ClassVar[bool] = False
+    partners: ClassVar[int] = 0  # particles of the other half of the island that `step` is shown
     target_acceptance: float | None = None  # None: the step size is never adapted
     step_size: float | None = None  # None: adapted toward target_acceptance
 
@@ -61,6 +66,10 @@ class Kernel:
         """Where adaptation starts; found from the prior alone, so that no evaluation goes uncounted."""
         step_size = 1.0 if self.step_size is None else self.step_size
         return tuning(problem, step_size, np.ones(problem.dimension))
+
+    def evaluation_epochs(self, problem: Problem) -> int:
+        """Epochs that `init` takes."""
+        return 1
 
     def coordinates(self, problem: Problem, position: Array) -> Array:
         """The coordinates (d,) whose population variances `tuning.variances` are."""

@@ -28,6 +28,11 @@ class HMC(Kernel):
     are accepted with probability min(1, e^{−ΔH}): method.md (9). Cost: L epochs a step, since the gradient
     at the current point is kept.
 
+    With `mass="population"`, M₀⁻¹ is the diagonal of the particles' weighted variances before resampling, as in
+    Buchholz, Chopin and Jacob (2021), learned once a stage and held back toward the last one; in MCMC, the running
+    variances of the island's chains during burn-in. The step size follows the mean acceptance of the island by
+    stochastic approximation after each step. Both stand while particles move, and act forward only.
+
     Args:
         trajectory: τ; L = max(1, floor(τ/ε)), at most `max_leapfrogs`. In the parameters' own units.
         leapfrogs: L itself; give one of the two (10 leapfrogs when neither is given).
@@ -131,7 +136,7 @@ def leapfrog_step(
 
 
 def langevin_factor(dimension: int) -> float:
-    """The best step of one leapfrog on a standard Gaussian (Roberts, Rosenthal 1998), as the prior whitened is."""
+    """The best step of one leapfrog on a standard Gaussian, as a whitened prior is (Roberts & Rosenthal 1998)."""
     return float(1.65 * dimension ** (-1 / 6))
 
 

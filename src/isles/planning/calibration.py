@@ -29,7 +29,7 @@ from isles.engines import frames
 from isles.engines.local import environment, portable, to_bytes
 from isles.problem import Problem
 from isles.progress import estimates
-from isles.samplers import SMC
+from isles.samplers import MPMCMC, SMC
 from isles.samplers.block import Output, Sampler
 from isles.samplers.tempered import TemperedBlock
 
@@ -127,7 +127,8 @@ def measure(order: Order) -> dict[str, float]:
         block = _work(order, seconds=order.seconds)
         spent += time.perf_counter() - begun
         epochs += block.status.epochs
-    each = block.status.epochs / (order.islands * order.sampler.width) - 1  # without the prior draw
+    first = 1 if isinstance(order.sampler, MPMCMC) else order.sampler.width  # prior draws of an island
+    each = (block.status.epochs / order.islands - first) / order.sampler.width
     mutations = _mutations(block)
     return {
         "epochs_per_second": epochs / spent,
@@ -140,9 +141,9 @@ def run_pilot(order: Order) -> dict[str, Any]:
     sampler = order.sampler
     assert isinstance(sampler, SMC)
     mutations = PILOT_MUTATIONS if not isinstance(sampler.mutations, int) else sampler.mutations
-    small = dataclasses.replace(
-        sampler, particles=min(sampler.particles, PILOT_PARTICLES), mutations=min(mutations, PILOT_MUTATIONS)
-    )
+    fewest = 2 * (order.problem.dimension + 1) if sampler.kernel.partners else 0  # that can move by each other
+    particles = min(sampler.particles, max(PILOT_PARTICLES, fewest))
+    small = dataclasses.replace(sampler, particles=particles, mutations=min(mutations, PILOT_MUTATIONS))
     problem = order.problem.for_particles(small.particles)
     block = small.begin(problem, keys.root(0), np.arange(1), Output({}, "none"))
     course = estimates.Course(0.0)

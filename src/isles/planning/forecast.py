@@ -15,7 +15,7 @@ from isles.engines.local import usable_cpus
 from isles.planning.calibration import Calibration, Order, calibrate
 from isles.planning.simulation import simulate
 from isles.problem import Problem
-from isles.samplers import AIS, MCMC, SMC
+from isles.samplers import AIS, MCMC, MPMCMC, SMC
 from isles.samplers.block import Output, Sampler
 
 CALIBRATION_SECONDS = 2.0
@@ -135,8 +135,12 @@ def plan(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
-    if not isinstance(sampler, (SMC, AIS, MCMC)):
-        raise TypeError(f"sampler={sampler!r} must be isles.SMC, AIS or MCMC, whose cost is known beforehand")
+    if not isinstance(sampler, (SMC, AIS, MCMC, MPMCMC)):
+        raise TypeError(
+            f"sampler={sampler!r} must be isles.SMC, AIS, MCMC or MPMCMC, whose cost is known beforehand"
+        )
+    if isinstance(sampler, SMC) and sampler.waste_free:
+        raise ValueError("plan counts the cost of each particle alike; plan without waste_free=True for a bound")
     islands, threads = checks.count("islands", islands), checks.count("threads", threads)
     if workers is None:
         workers = max(usable_cpus() // threads, 1)
@@ -171,7 +175,7 @@ def plan(
 
 
 def forecast(
-    sampler: SMC | AIS | MCMC,
+    sampler: SMC | AIS | MCMC | MPMCMC,
     measured: Calibration,
     *,
     islands: int,
@@ -189,10 +193,11 @@ def forecast(
     stages, mutations, notes = count_mutations(sampler, stages, measured)
     way = sampler.way if isinstance(sampler, MCMC) else None
     parallel = round(1 + mutations * measured.epochs_per_mutation) + (0 if way is None else way.epochs + 1)
-    if way is not None and not sampler.kernel.uses_gradient:
+    if isinstance(sampler, MCMC) and way is not None and not sampler.kernel.uses_gradient:
         notes += (
             "Finding starts takes gradients, and is counted as if they cost no more than the kernel's epochs.",
         )
+    first = 1 if isinstance(sampler, MPMCMC) else sampler.width  # prior draws of an island
     sizes = [min(islands_per_block, islands - first) for first in range(0, islands, islands_per_block)]
     # a last block that is smaller is counted as if each particle cost the same
     durations = [size * sampler.width * parallel / measured.epochs_per_second for size in sizes]
@@ -221,7 +226,7 @@ def forecast(
         blocks=len(sizes),
         stages=stages,
         parallel_epochs=parallel,
-        total_epochs=parallel * sampler.width * islands,
+        total_epochs=((parallel - 1) * sampler.width + first) * islands,
         epochs_per_second=measured.epochs_per_second,
         block_seconds=durations[0],
         start_seconds=measured.start_seconds,
@@ -241,13 +246,14 @@ def forecast(
 
 
 def count_mutations(
-    sampler: SMC | AIS | MCMC, stages: int | None, measured: Calibration
+    sampler: SMC | AIS | MCMC | MPMCMC, stages: int | None, measured: Calibration
 ) -> tuple[int | None, float, tuple[str, ...]]:
     """Stages, mutations in all of them, and what is uncertain about it."""
-    if isinstance(sampler, MCMC):
+    if isinstance(sampler, MCMC | MPMCMC):
         if stages is not None:
             raise ValueError(f"stages={stages} is for SMC; chains have none: leave it out")
-        return None, sampler.burn_in + (sampler.draws - 1) * sampler.thin, ()
+        steps = sampler.steps if isinstance(sampler, MPMCMC) else (sampler.draws - 1) * sampler.thin
+        return None, sampler.burn_in + steps, ()
     notes: tuple[str, ...] = ()
     fixed = sampler.plan.schedule if sampler.plan is not None else sampler.schedule
     if fixed is not None:

@@ -2,6 +2,7 @@
 
 from isles.samplers.ais import AIS, neal_schedule
 from isles.samplers.mcmc import MCMC
+from isles.samplers.mpmcmc import MPMCMC
 from isles.samplers.smc import SMC
 
-__all__ = ["AIS", "MCMC", "SMC", "neal_schedule"]
+__all__ = ["AIS", "MCMC", "MPMCMC", "SMC", "neal_schedule"]

@@ -79,7 +79,12 @@ class AIS(Tempered):
 
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
-        blocks.check_kernel(problem, self.kernel)
+        blocks.check_kernel(problem, self.kernel, self.particles)
+        if self.kernel.partners:
+            raise ValueError(
+                f"AIS weighs each particle by a path of its own, and {type(self.kernel).__name__} moves "
+                f"particles by each other; use isles.SMC, or another kernel"
+            )
         tempered.check_plan(problem, self.kernel, self.plan)
 
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
@@ -88,7 +93,6 @@ class AIS(Tempered):
             self.particles,
             adapt_step=self.kernel.adapts_step_size and self.plan is None,
             adapt_scale=False,
-            decorrelate=False,
         )
         return Outset(root if self.plan is None else keys.apart(root), islands, kernel, output)
 

@@ -101,13 +101,8 @@ class Sampler(Protocol):
     """What `isles.sample` needs of a sampler."""
 
     @property
-    def kernel(self) -> Kernel:
-        """How particles move."""
-        ...
-
-    @property
     def width(self) -> int:
-        """Particles, or chains, of an island."""
+        """Particles, chains or proposals of an island."""
         ...
 
     @property
@@ -146,8 +141,8 @@ class Sampler(Protocol):
         ...
 
 
-def check_kernel(problem: Problem, kernel: object) -> None:
-    """A kernel must be one, and fit the problem."""
+def check_kernel(problem: Problem, kernel: object, particles: int) -> None:
+    """A kernel must be one, and fit the problem and the number of particles that move together."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
             f"kernel={kernel!r} must be a kernel such as isles.HMC(), or your own subclass of isles.Kernel"
@@ -161,6 +156,12 @@ def check_kernel(problem: Problem, kernel: object) -> None:
         ) from None
     kernel.check(problem)
     kernel.tuning(problem)
+    least = 2 * (problem.dimension + 1)
+    if kernel.partners and (particles % 2 or particles < least):
+        raise ValueError(
+            f"{type(kernel).__name__} moves one half of the particles along the other, which must span all "
+            f"{problem.dimension} parameters: {particles} moving together must be an even number, at least {least}"
+        )
 
 
 def rounding(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: float) -> float:

@@ -91,9 +91,14 @@ class MCMC:
 
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
-        blocks.check_kernel(problem, self.kernel)
+        blocks.check_kernel(problem, self.kernel, self.chains)
         if self.way is not None:
             self.way.check(problem)
+        if self.shared_start and self.kernel.partners:
+            raise ValueError(
+                f"{type(self.kernel).__name__} moves chains along their differences, and shared_start=True leaves "
+                f"none; set shared_start=False"
+            )
 
     def begin(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> MCMCBlock:
         """Prior draws: one epoch a chain."""
@@ -111,7 +116,7 @@ class MCMC:
             kept=(),
             sums={},
             sum_weights=np.zeros(len(islands)),
-            epochs=np.ones((len(islands), self.chains), np.int64),
+            epochs=np.full((len(islands), self.chains), self.kernel.evaluation_epochs(problem)),
             nonfinite=nonfinite.sum(axis=1).astype(np.int64),
             dead=(~alive).sum(axis=1),
             records=(),
@@ -129,7 +134,6 @@ class MCMC:
             self.chains,
             adapt_step=self.kernel.adapts_step_size,
             adapt_scale=bool(self.kernel.scale_from_population),
-            decorrelate=False,
         )
         keys = particle_keys(root, Purpose.MUTATION, 0, islands, self.chains)
         climb_keys = starts.keys(self, root, Purpose.OPTIMISATION, islands)

@@ -19,6 +19,7 @@ from jax import Array
 from isles import adapt
 from isles.kernels.base import Kernel, Tuning
 from isles.problem import Problem, State
+from isles.samplers import moves
 
 Pause = Callable[[], bool]  # whether work that can be cut shall be, for a checkpoint
 
@@ -40,7 +41,7 @@ class Group(NamedTuple):
     moved: Array  # (I,) mutations each island made
     acceptance: Array  # (I·N,) sum of acceptance probabilities
     capped: Array  # (I,) mutations whose trajectory was cut short
-    correlation: Array  # (I,) with the stage's start, as last seen
+    correlation: Array | None  # (I, d) with the stage's start, as last seen by a rule for the number of mutations
     evaluations: Array  # (I·N,) epochs
     nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
 
@@ -48,7 +49,7 @@ class Group(NamedTuple):
 class Pace:
     """What work of a kind goes to the device at a time. What is computed does not depend on it."""
 
-    pace = 1  # steps that take about half a second
+    pace = 1  # mutations or steps that take about half a second
 
 
 class Static(Pace):
@@ -61,15 +62,26 @@ class Static(Pace):
         *,
         adapt_step: bool,
         adapt_scale: bool,
-        decorrelate: bool,
+        decorrelate: type[adapt.Decorrelate] | None = None,
         keep_start: bool = False,
+        chain: int = 1,
     ) -> None:
         self.kernel, self.particles = kernel, particles
+        self.chain = chain  # particles that are states of one chain, one a mutation, in waste-free SMC; else 1
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
-        self.keep_start = keep_start or decorrelate
+        self.keep_start = keep_start or bool(decorrelate)
         # a subclass that does not say what its step reads may read anything
         program = kernel.program() if "program" in vars(type(kernel)) else kernel
-        self.identity = (type(kernel), program, particles, adapt_step, adapt_scale, decorrelate, self.keep_start)
+        self.identity = (
+            type(kernel),
+            program,
+            particles,
+            adapt_step,
+            adapt_scale,
+            decorrelate,
+            self.keep_start,
+            chain,
+        )
 
     def __hash__(self) -> int:
         return hash(self.identity)
@@ -111,9 +123,11 @@ def new_group(
     states = problem.place(jax.tree.map(chosen, states))
     start = jnp.copy(states.position) if kernel.keep_start else None
     mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
+    unseen = lambda: jnp.full((islands, problem.dimension), 2.0, problem.dtype)  # from which any value falls
+    correlation = unseen() if kernel.decorrelate else None
     return Group(
         states, jax.tree.map(jnp.copy, tuning), mean, start, jnp.copy(active), counts(()), counts(islands),
-        jnp.zeros(rows, problem.dtype), counts(islands), jnp.ones(islands, problem.dtype),
+        jnp.zeros(rows, problem.dtype), counts(islands), correlation,
         counts(rows), counts(rows),
     )  # fmt: skip
 
@@ -161,21 +175,21 @@ def mutate(
     return group, True
 
 
-def pieces(total: int, kernel: Pace) -> Iterator[int]:
+def pieces(total: int, program: Pace) -> Iterator[int]:
     """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second.
 
-    They begin where the last call on the same kernel ended.
+    They begin where the last call on the same program ended.
     """
     while total > 0:
-        size = min(kernel.pace, total)
+        size = min(program.pace, total)
         start = time.perf_counter()
         yield size
         seconds = time.perf_counter() - start
         total -= size
         if seconds > 1:
-            kernel.pace = max(size // 2, 1)
-        elif seconds < 0.25 and size == kernel.pace:
-            kernel.pace *= 2
+            program.pace = max(size // 2, 1)
+        elif seconds < 0.25 and size == program.pace:
+            program.pace *= 2
 
 
 @partial(jax.jit, static_argnames="kernel", donate_argnames="group")
@@ -195,14 +209,18 @@ def _mutate(
     to_rows = lambda tree: jax.tree.map(partial(jnp.repeat, repeats=particles, axis=0), tree)
     shared = kernel.kernel.shares_length  # then not an array of rows, and a loop of that length needs no masks
     per_row: Any = Tuning(*(0, 0, None if shared else 0))  # type: ignore[arg-type]
-    step = problem.over_particles(partial(kernel.kernel.step, problem), (0, 0, 0, per_row))
+    axes = (0, 0, 0, per_row, 0) if kernel.kernel.partners else (0, 0, 0, per_row)
+    step = problem.over_particles(partial(kernel.kernel.step, problem), axes)
+    if kernel.kernel.partners:
+        step = moves.by_halves(step, kernel.kernel.partners, particles // kernel.chain)
 
     def mutation(group: Group) -> Group:
         row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
         tuning_of_rows = to_rows(group.tuning)
         if shared:
             tuning_of_rows = tuning_of_rows._replace(length=group.tuning.length[0])
-        moved, info = step(row_keys, group.states, to_rows(tempering), tuning_of_rows)
+        move = step if kernel.chain == 1 else moves.along_chains(step, kernel.chain, islands, group.mutation)
+        moved, info = move(row_keys, group.states, to_rows(tempering), tuning_of_rows)
         live = to_rows(group.active)
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
@@ -222,10 +240,10 @@ def _mutate(
             size = jnp.minimum(size, kernel.kernel.max_step_size(tuning.variances))
             tuning = tuning._replace(step_size=jnp.where(learning, size, tuning.step_size))
         active, correlation = group.active, group.correlation
-        if kernel.decorrelate:
-            seen = adapt.correlation(by_island(group.start), by_island(states.position))
-            correlation = jnp.where(active, seen, correlation)
-            active = active & (correlation > dials.threshold)
+        if kernel.decorrelate and correlation is not None:
+            seen = adapt.correlations(by_island(group.start), by_island(states.position))
+            active = active & adapt.goes_on(kernel.decorrelate, correlation, seen, dials.threshold)
+            correlation = jnp.where(group.active[:, None], seen, correlation)
         capped = by_island(jnp.broadcast_to(info.capped, live.shape)).any(axis=1)
         return Group(
             states, tuning, mean, group.start, active, number,
@@ -319,7 +337,7 @@ def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dty
 def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
     """Log-likelihoods (I, N), counters and step sizes, on the host; parameters stay on the device."""
     tuning = group.tuning._replace(variances=None, length=None)  # type: ignore[arg-type]
-    small = group._replace(states=None, tuning=tuning, mean=None, start=None)  # type: ignore[arg-type]
+    small = group._replace(states=None, tuning=tuning, mean=None, start=None, correlation=None)  # type: ignore[arg-type]
     high, low, small = jax.device_get((group.states.log_likelihood, group.states.low_bits, small))
     return _join(high, low, particles), small
 
@@ -328,7 +346,7 @@ def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.floa
 def memory(group: Group, particles: int) -> Array:
     """(I,) correlation of particles with where they began the stage, averaged over coordinates."""
     by_island = lambda x: x.reshape(-1, particles, x.shape[-1])
-    return adapt.correlation(by_island(group.start), by_island(group.states.position))
+    return adapt.correlations(by_island(group.start), by_island(group.states.position)).mean(axis=-1)
 
 
 def _join(high: Any, low: Any, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -35,6 +35,10 @@ class SMC(Tempered):
 
     It ends with N equally weighted particles at λ = 1. Cost: 1 + Σ_j M_j L epochs a particle.
 
+    Waste-free (Dau and Chopin 2022), a stage resamples N/(M + 1) particles only, moves each M times, and keeps all
+    M + 1 states of each such chain as its N particles. Cost: N + Σ_j N M/(M + 1) L epochs an island, M of them one
+    after another. Particles of a chain are correlated, so errors come from islands, never from N.
+
     Args:
         kernel: how particles move.
         particles: N, of each island.
@@ -43,6 +47,7 @@ class SMC(Tempered):
         schedule: fixed temperings instead, rising to 1.
         resampling: `"systematic"`, `"stratified"`, `"multinomial"` or `"residual"`.
         max_stages: an error after so many, since the tempering then hardly moves.
+        waste_free: whether the states on the way of M mutations are particles too; N is a multiple of M + 1 then.
     """
 
     kernel: Kernel = field(default_factory=HMC)
@@ -52,6 +57,7 @@ class SMC(Tempered):
     schedule: Sequence[float] | None = None
     resampling: str = "systematic"
     max_stages: int = 10_000
+    waste_free: bool = False
     plan: Plan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +68,26 @@ class SMC(Tempered):
             object.__setattr__(self, "schedule", tuple(tempered.check_schedule("schedule", self.schedule)))
         checks.choice("resampling", self.resampling, weights.RESAMPLING)
         checks.count("max_stages", self.max_stages)
+        if self.waste_free:
+            self._check_chains()
+
+    def _check_chains(self) -> None:
+        if isinstance(self.mutations, Decorrelate):
+            raise ValueError(
+                f"waste_free=True keeps the states of chains of one length, so mutations={self.mutations} must be "
+                f"a number"
+            )
+        if self.particles % (self.mutations + 1):
+            length = self.mutations + 1
+            raise ValueError(
+                f"particles={self.particles} must be a multiple of mutations + 1 = {length} with waste_free=True, "
+                f"since each chain leaves so many; take particles={-(-self.particles // length) * length}"
+            )
+
+    @property
+    def chain(self) -> int:
+        """Particles that come from one ancestor by design: M + 1 in waste-free SMC, else 1."""
+        return self.mutations + 1 if self.waste_free and isinstance(self.mutations, int) else 1
 
     def frozen(self, posterior: Any) -> SMC:
         """This sampler with the schedule, step sizes, scales and mutations that a pilot run found.
@@ -78,7 +104,9 @@ class SMC(Tempered):
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether schedule, tuning or number of mutations follow the particles."""
+        """Whether schedule, tuning, number of mutations or moves follow the particles."""
+        if self.kernel.partners:
+            return True
         if self.plan is not None:
             return False
         tuned = self.kernel.adapts_step_size or self.kernel.scale_from_population
@@ -86,7 +114,7 @@ class SMC(Tempered):
 
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
-        blocks.check_kernel(problem, self.kernel)
+        blocks.check_kernel(problem, self.kernel, self.particles // self.chain)
         tempered.check_plan(problem, self.kernel, self.plan)
 
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
@@ -96,8 +124,9 @@ class SMC(Tempered):
             self.particles,
             adapt_step=self.kernel.adapts_step_size and not frozen,
             adapt_scale=False,
-            decorrelate=isinstance(self.mutations, Decorrelate) and not frozen,
-            keep_start=self.particles > 1,
+            decorrelate=type(self.mutations) if isinstance(self.mutations, Decorrelate) and not frozen else None,
+            keep_start=self.particles > 1 and self.chain == 1,
+            chain=self.chain,
         )
         return Outset(keys.apart(root) if frozen else root, islands, kernel, output)
 
@@ -115,18 +144,18 @@ class SMC(Tempered):
         gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)  # method.md (3)
         tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
         # resample
-        uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, self.particles)
+        count = self.particles // self.chain
+        uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, count)
+        drawn = weights.resample(self.resampling, weights.normalise(log_weights[moving]), uniforms[moving])
         ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
-        ancestors[moving] = weights.resample(
-            self.resampling, weights.normalise(log_weights[moving]), uniforms[moving]
-        )
+        ancestors[moving] = np.tile(drawn, self.chain)
         rows = ancestors + self.particles * np.arange(len(block.islands))[:, None]
         # mutate
         record = {
             "ess": np.exp(weights.log_ess(log_weights)),
             "log_evidence": block.log_evidence + gain,
             "rise": weights.normalised_mean(log_weights, block.log_likelihood),  # until the stage is closed
-            "unique_ancestors": 1 + (np.diff(ancestors, axis=1) > 0).sum(axis=1),
+            "unique_ancestors": 1 + (np.diff(ancestors[:, :count], axis=1) > 0).sum(axis=1),
         }
         return tempered.begin(
             problem, block, rows.ravel().astype(np.int32), tuning, tempering, self._mutations(block.stage), record,
@@ -145,4 +174,4 @@ class SMC(Tempered):
         return np.where(block.tempering < 1, solved, 1.0)
 
     def _mutations(self, stage: int) -> int | Decorrelate:
-        return self.mutations if self.plan is None else int(self.plan.mutations[stage])
+        return self.mutations if self.plan is None or self.waste_free else int(self.plan.mutations[stage])

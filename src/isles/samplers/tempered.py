@@ -128,7 +128,7 @@ def start(problem: Problem, outset: Outset) -> TemperedBlock:
         tempering=np.where(dead_island, 1.0, 0.0),
         log_weights=np.zeros((size, particles)),
         log_evidence=np.where(dead_island, -np.inf, 0.0),
-        epochs=np.ones((size, particles), np.int64),
+        epochs=np.full((size, particles), outset.kernel.kernel.evaluation_epochs(problem)),
         nonfinite=nonfinite.sum(axis=1).astype(np.int64),
         dead=(~alive).sum(axis=1),
         variances=(),
