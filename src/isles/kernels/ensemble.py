@@ -25,9 +25,9 @@ class Stretch(Kernel):
 
         θ' = y + z (θ − y),
 
-    accepted with probability min(1, z^{d−1} π_λ(θ')/π_λ(θ)). It samples any linear image of a target as well as
-    the target itself; acceptances fall as d grows. Needs an even number of particles, more than 2d of them.
-    Cost: one epoch a step, no gradient.
+    accepted with probability min(1, z^{d−1} π_λ(θ')/π_λ(θ)): method.md (14). It samples any linear image of a
+    target as well as the target itself; acceptances fall as d grows. Needs an even number of particles,
+    more than 2d of them. Cost: one epoch a step, no gradient.
 
     In SMC, particles that move by each other cost a bias of order 1/N in the evidence, also of a frozen run.
 
@@ -73,8 +73,9 @@ class DE(Kernel):
 
         θ' = θ + γ (y − y') + b V^{1/2} ξ,   ξ ~ N(0, I),
 
-    accepted with probability min(1, π_λ(θ')/π_λ(θ)). With probability `jump`, γ is 1, which leads from one mode
-    to another. Needs an even number of particles, more than 2d of them. Cost: one epoch a step, no gradient.
+    accepted with probability min(1, π_λ(θ')/π_λ(θ)): method.md (15). With probability `jump`, γ is 1, which leads
+    from one mode to another. Needs an even number of particles, more than 2d of them. Cost: one epoch a step, no
+    gradient.
 
     In SMC, particles that move by each other cost a bias of order 1/N in the evidence, also of a frozen run.
 

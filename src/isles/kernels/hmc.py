@@ -128,7 +128,7 @@ def leapfrog_step(
     start = (state._replace(log_prior=unused), momentum, half_kick(state), jnp.zeros((), jnp.int32))
     end, momentum_end, _, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
     end = end._replace(log_prior=problem.prior.log_density(end.position))
-    # method.md (17)
+    # method.md (20)
     kinetic = 0.5 * jnp.sum(inverse_mass * (momentum_end - momentum) * (momentum_end + momentum))
     log_ratio = problem.log_ratio(end, state, tempering) - kinetic
     state, acceptance = base.accept(key_accept, log_ratio, end, state)
