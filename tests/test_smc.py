@@ -98,9 +98,10 @@ def test_decorrelate_stops_when_particles_have_forgotten(small: targets.Conjugat
     truth.assert_log_evidence(posterior, small.log_evidence)
 
 
-def test_decorrelate_warns_about_few_particles(small: targets.Conjugate) -> None:
-    sampler = isles.SMC(isles.HMC(leapfrogs=3), particles=32, mutations=isles.Decorrelate(max=10))
-    with pytest.warns(isles.IslesWarning, match="at least 100"):
+@pytest.mark.parametrize("rule", [isles.Decorrelate(max=10), isles.WhileFalling(max=10)])
+def test_adaptive_mutations_warn_about_few_particles(rule: Any, small: targets.Conjugate) -> None:
+    sampler = isles.SMC(isles.HMC(leapfrogs=3), particles=32, mutations=rule)
+    with pytest.warns(isles.IslesWarning, match=rf"{type(rule).__name__} sees .* at least 100"):
         isles.sample(small.problem, sampler, islands=1)
 
 

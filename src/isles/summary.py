@@ -121,8 +121,8 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     if isinstance(sampler, SMC) and isinstance(sampler.mutations, Decorrelate):
         if sampler.particles < 100 and sampler.plan is None:
             found.append(
-                f"Decorrelate sees correlations through noise of about 1/sqrt(particles), and particles="
-                f"{sampler.particles}: take at least 100, or a fixed number of mutations"
+                f"{type(sampler.mutations).__name__} sees correlations through noise of about 1/sqrt(particles), "
+                f"and particles={sampler.particles}: take at least 100, or a fixed number of mutations"
             )
         elif sampler.plan is None and trace and _still_correlated(trace["correlation"], sampler.mutations):
             found.append(

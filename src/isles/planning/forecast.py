@@ -269,7 +269,8 @@ def count_mutations(
         return stages, float(sampler.plan.mutations.sum()), notes
     if isinstance(sampler.mutations, int):
         return stages, stages * sampler.mutations, notes
-    notes += (f"Stages are counted with all {sampler.mutations.max} mutations that Decorrelate allows.",)
+    rule = sampler.mutations
+    notes += (f"Stages are counted with all {rule.max} mutations that {type(rule).__name__} allows.",)
     return stages, stages * sampler.mutations.max, notes
 
 
