@@ -28,7 +28,7 @@ network = {network}
 x = rng.standard_normal({shape}, np.float32)
 y = rng.integers(0, {classes}, len(x))
 problem = isles.classification(network, isles.Gaussian(like=network.shapes(), std=0.01), x, y)
-sampler = isles.SMC(isles.HMC(leapfrogs=1), particles=32, mutations=1, schedule=[1.0])
+sampler = isles.SMC(isles.HMC(leapfrogs=1), particles={particles}, mutations=1, schedule=[1.0])
 posterior = isles.sample(problem, sampler)
 assert posterior.epochs.parallel == 2
 assert np.isfinite(posterior.log_evidence)
@@ -48,16 +48,16 @@ def child(script: str, **environment: str) -> str:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to tell the peak of memory")
 @pytest.mark.parametrize(
-    ("network", "shape", "classes", "gib"),
+    ("network", "shape", "classes", "particles", "gib"),
     [
-        ("CNN()", (1000, 28, 28), 10, 1),
-        ("MLP(768, (128,), 2)", (25_000, 768), 2, 2),
-        ("MLP(2048, (128,), 10)", (50_000, 2048), 10, 4),
+        ("CNN()", (1000, 28, 28), 10, 32, 1),
+        ("MLP(768, (128,), 2)", (25_000, 768), 2, 32, 2),
+        ("MLP(2048, (128,), 10)", (50_000, 2048), 10, 8, 3),  # `make bench` measures 32 particles, which take long
     ],
     ids=["mnist", "imdb", "cifar"],
 )
-def test_memory(network: str, shape: tuple[int, ...], classes: int, gib: float) -> None:
-    peak = float(child(MEMORY.format(network=network, shape=shape, classes=classes)))
+def test_memory(network: str, shape: tuple[int, ...], classes: int, particles: int, gib: float) -> None:
+    peak = float(child(MEMORY.format(network=network, shape=shape, classes=classes, particles=particles)))
     assert 0.1 < peak < gib
 
 
@@ -210,7 +210,7 @@ ais = isles.AIS(isles.PCN(step_size=0.3), particles=8, schedule=[0.2, 1.0])
 mcmc = isles.MCMC(hmc, chains=8, burn_in=4, draws=3)
 flat = lambda posterior: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(posterior.draws)])
 for target, sampler, shapes in [
-    (problem, smc, [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4)]), (problem, ais, [(2, 2)]), (problem, mcmc, [(2, 2)]),
+    (problem, smc, [(1, 2), (2, 2), (4, 1)]), (problem, ais, [(2, 2)]), (problem, mcmc, [(2, 2)]),
     (free, smc, [(4, 1)]),
 ]:
     alone = isles.sample(target, sampler, islands=2, seed=1, progress=False)
