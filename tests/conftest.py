@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import jax
 import pytest
 
 import targets
@@ -12,6 +15,8 @@ from clusters import Cluster, cluster
 from kills import compiled, compiled_folder, tally, traps
 
 __all__ = ["compiled", "compiled_folder", "tally", "traps"]
+
+MOST_MAPPINGS = 20_000
 
 # a shell that runs the tests in the background has their children ignore Ctrl-C, which some tests press
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -35,3 +40,13 @@ def nodes() -> Iterator[Cluster]:
     """A Ray cluster: one node that says it has three CPUs. Its tests are in the xdist group "ray", to share it."""
     with cluster(3) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def _room_for_programs() -> Iterator[None]:
+    """Compiled programs hold memory mappings. Linux allows a process 65,530, beyond which XLA crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
