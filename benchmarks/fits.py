@@ -71,14 +71,20 @@ def work(folder: Path, fits: Iterable[Fit], max_seconds: float | None = None) ->
         print(f"{fit.name} ...", end=" ", flush=True)
         scores = fit.run()
         content = {"settings": fit.settings} | scores
-        content |= {"machine": harness.machine(), "versions": harness.versions() | scores.get("versions", {})}
+        content |= {"machine": harness.machine(), "versions": versions() | scores.get("versions", {})}
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=1) + "\n")
+        partial.write_text(json.dumps(content) + "\n")
         os.replace(partial, path)  # a kill leaves no half of a file
         print(f"{scores['seconds']:.1f} s", flush=True)
     if left:
         print(f"{left} fits are left; the same command goes on with them")
+
+
+def versions() -> dict[str, str]:
+    """Of what takes part in every comparison."""
+    found = harness.versions()
+    return {name: found[name] for name in ("python", "isles", "jax", "jaxlib", "numpy", "scikit-learn")}
 
 
 def read(folder: Path) -> list[Row]:
@@ -108,11 +114,11 @@ def standard_error(values: Any) -> float:
 def provenance(rows: list[Row]) -> str:
     """Machines and versions that fits were made with."""
     machines = sorted({f"{row['machine']['processor']}, {row['machine']['cores']} cores" for row in rows})
-    versions: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for row in rows:
         for library, version in row["versions"].items():
-            versions.setdefault(library, set()).add(version)
-    libraries = ", ".join(f"{library} {' and '.join(sorted(seen))}" for library, seen in versions.items())
+            found.setdefault(library, set()).add(version)
+    libraries = ", ".join(f"{library} {' and '.join(sorted(seen))}" for library, seen in found.items())
     return f"On {' and '.join(machines)}; {libraries}.\n"
 
 
