@@ -43,8 +43,8 @@ THEIRS: Row = {
     "n_members": 10, "hidden_layers": list(HIDDEN), "epochs": 1200, "validation_split": 0.15, "lr": 1e-3,
     "weight_decay": 1e-4, "warmup_steps": 50_000, "n_samples": 1000, "n_thinning": 10, "patience": 20,
 }  # fmt: skip
-# chosen by fits to 400 of airfoil's training rows and scores on 300 others: the test rows had no say. About as many
-# gradients as theirs
+# chosen by fits to 400 of airfoil's training rows and scores on 300 others: the test rows had no say; about as
+# many gradients as theirs
 OURS: Row = {
     "hidden": list(HIDDEN), "prior_std": 1.0, "islands": 2, "chains": 8, "climb": 2000, "learning_rate": 0.01,
     "batch_rows": None, "burn_in": 250, "draws": 63, "thin": 5, "leapfrogs": 100, "target_acceptance": 0.9,

@@ -101,12 +101,11 @@ def test_a_linear_model_is_that_of_scikit_learn() -> None:
     assert model.posterior_.diagnostics()["R-hat between islands"] < 1.02
 
 
-@pytest.mark.parametrize("noise_std", [0.05, 0.3])
-@diverging
-def test_the_evidence_of_a_linear_model_with_learned_noise(noise_std: float) -> None:
+@quick
+def test_the_evidence_of_a_linear_model_with_learned_noise() -> None:
     rng = np.random.default_rng(2)
     X = rng.normal(size=(60, 5))
-    y = X @ rng.normal(size=5) / np.sqrt(5) + noise_std * rng.normal(size=60)
+    y = X @ rng.normal(size=5) / np.sqrt(5) + 0.05 * rng.normal(size=60)
     found = isles.IslesRegressor(hidden=(), islands=16, random_state=0).fit(X, y).posterior_
 
     # given the noise, targets are Gaussian with a known covariance; over log noise ~ N(0, 1) by quadrature
@@ -120,7 +119,7 @@ def test_the_evidence_of_a_linear_model_with_learned_noise(noise_std: float) -> 
     mass = np.exp(log_density - logsumexp(log_density))
     mean = mass @ grid
 
-    # by a noise as slow as the weights, these were off by 2.9 and 1.4
+    # with a noise as slow as the weights, off by 4.6
     assert abs(found.log_evidence - log_evidence) < 0.7
     log_noise = found.draws["log_noise_std"]
     assert abs(np.sum(found.weights * log_noise) - mean) < 0.25 * np.sqrt(mass @ (grid - mean) ** 2)
