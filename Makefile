@@ -47,5 +47,11 @@ bench: .venv-bench/ready
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps particles==0.4
 	@touch $@
 
+# bde pins an old blackjax; `python -m benchmarks.bde` calls this environment's interpreter
+.venv-bde/ready: benchmarks/requirements-bde.txt
+	$(PYTHON) -m venv .venv-bde
+	.venv-bde/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements-bde.txt
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-bench build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .venv-bde build .mypy_cache .pytest_cache .ruff_cache

@@ -20,7 +20,18 @@ from typing import Any
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 ROUNDS = 5
 RESULTS = Path(__file__).parent / "results"
-LIBRARIES = ["isles", "jax", "jaxlib", "numpy", "torch", "blackjax", "numpyro", "pymc", "particles"]
+LIBRARIES = [
+    "isles",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scikit-learn",
+    "torch",
+    "blackjax",
+    "numpyro",
+    "pymc",
+    "particles",
+]
 
 
 def one_core() -> None:

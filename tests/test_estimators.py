@@ -9,6 +9,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -25,6 +27,9 @@ from isles.models import MLP
 QUICK = {"hidden": (8,), "particles": 16, "mutations": 4, "leapfrogs": 8, "islands": 1, "random_state": 0}
 RNG = np.random.default_rng(0)
 quick = pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # so few particles deserve warnings
+
+# divergent trajectories, one step in a thousand: rejected, and said
+diverging = pytest.mark.filterwarnings("ignore:.*likelihood evaluations gave NaN:isles.IslesWarning")
 
 
 @quick
@@ -78,7 +83,7 @@ def test_padding_leaves_the_posterior_as_it_is(outputs: int, noise: Any, targets
     assert kept.layout == plain.layout
 
 
-@pytest.mark.filterwarnings("ignore:.*divergent trajectories:isles.IslesWarning")  # a few are rejected, and said
+@diverging
 def test_a_linear_model_is_that_of_scikit_learn() -> None:
     X, y = load_diabetes(return_X_y=True)
     model = isles.IslesRegressor(hidden=(), islands=8, random_state=0).fit(X, y)
@@ -94,6 +99,43 @@ def test_a_linear_model_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(std, wanted_std, rtol=0.04)
     assert model.posterior_.draws["network"]["w1"].shape == (8, 64, 1, 10)
     assert model.posterior_.diagnostics()["R-hat between islands"] < 1.02
+
+
+@quick
+def test_the_evidence_of_a_linear_model_with_learned_noise() -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(60, 5))
+    y = X @ rng.normal(size=5) / np.sqrt(5) + 0.05 * rng.normal(size=60)
+    found = isles.IslesRegressor(hidden=(), islands=16, random_state=0).fit(X, y).posterior_
+
+    # given the noise, targets are Gaussian with a known covariance; over log noise ~ N(0, 1) by quadrature
+    design = np.column_stack([StandardScaler().fit_transform(X) / np.sqrt(5), np.ones(60)])
+    signal, vectors = np.linalg.eigh(4.0 * design @ design.T)
+    squares = (vectors.T @ StandardScaler().fit_transform(y[:, None])) ** 2
+    grid = np.linspace(-7, 3, 4001)
+    variances = np.maximum(signal, 0)[:, None] + np.exp(2 * grid)
+    log_density = -0.5 * np.sum(np.log(2 * np.pi * variances) + squares / variances, axis=0) + norm.logpdf(grid)
+    log_evidence = logsumexp(log_density) + np.log(grid[1] - grid[0])
+    mass = np.exp(log_density - logsumexp(log_density))
+    mean = mass @ grid
+
+    # with a noise as slow as the weights, off by 4.6
+    assert abs(found.log_evidence - log_evidence) < 0.7
+    log_noise = found.draws["log_noise_std"]
+    assert abs(np.sum(found.weights * log_noise) - mean) < 0.25 * np.sqrt(mass @ (grid - mean) ** 2)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize(("hidden", "prior_std"), [((), 2.0), ((16,), 2.0), ((16, 16, 16, 16), 2.0), ((16,), 0.5)])
+def test_a_predicted_noise_has_the_prior_of_a_learned_one(activation: str, hidden: Any, prior_std: float) -> None:
+    network = MLP(8, hidden, 4, activation)
+    model = estimators.build(network, prior_std, "predicted", (2,))
+    draws = jax.vmap(model.prior.sample)(jax.random.split(jax.random.key(0), 2000))
+    x = RNG.normal(size=(1, 8)).astype(np.float32)
+    x /= np.sqrt(np.mean(x**2))  # of the size that the prior expects
+    outputs = jax.vmap(lambda params: network.plain(params, x)[0])(draws)
+    np.testing.assert_allclose(np.mean(outputs[:, 2:] ** 2), 1.0, rtol=0.15)
+    assert np.mean(outputs[:, :2] ** 2) > 0.9 * prior_std**2
 
 
 @quick

@@ -25,7 +25,7 @@ from isles.likelihoods import (
     Masked,
     with_noise_parameter,
 )
-from isles.models import MLP
+from isles.models import ACTIVATIONS, MLP
 from isles.posterior import Posterior
 from isles.priors import Gaussian
 from isles.problem import Problem
@@ -47,6 +47,7 @@ except ImportError:
 Floats = np.ndarray[Any, Any]
 
 USUAL_ROWS, USUAL_FEATURES = 128, 4  # sizes of data are multiples of these
+NOISE_MASS = 0.01  # of a learned noise, times what its prior alone would give
 PREDICTED_ROWS = 128  # at a time, always: what a row is told does not depend on the others
 
 
@@ -55,14 +56,14 @@ class Model:
     """A network with its prior and likelihood; everything but the data."""
 
     network: MLP
-    stds: tuple[tuple[str, float], ...]  # prior standard deviation of each array of parameters
+    stds: dict[str, Any]  # prior standard deviations of each array of parameters, to be broadcast
     noise: str | None = None  # of a regression; None for classes
     targets: tuple[int, ...] = ()  # shape of one row of y
 
     @property
     def prior(self) -> Gaussian:
         """Independent Gaussians with mean 0."""
-        prior = Gaussian(self.network.shapes(), std=dict(self.stds))
+        prior = Gaussian(self.network.shapes(), std=self.stds)
         return with_noise_parameter(prior) if self.noise == "learned" else prior
 
     @property
@@ -76,9 +77,17 @@ class Model:
         return Categorical(self.network, inputs, self.network.outputs)
 
     def masses(self) -> Params:
-        """For HMC: 1/variance of every parameter a priori."""
+        """For HMC: 1/variance of every parameter a priori; a learned noise is lighter.
+
+        It falls late in a run, and weights that moved faster than it would resist: their motion, an adiabatic
+        invariant, costs more the less noise there is. Islands then miss where noise is small, and their evidence
+        with it. A noise that moves faster than the weights finds its way.
+        """
         prior = self.prior
-        return prior.layout.unravel_numpy(1 / prior.variances())
+        masses: Any = prior.layout.unravel_numpy(1 / prior.variances())
+        if self.noise == "learned":
+            masses["log_noise_std"] = NOISE_MASS * masses["log_noise_std"]
+        return masses
 
     def widened(self) -> Model:
         """With inputs of a usual number; the prior of each weight stays what it is."""
@@ -87,12 +96,32 @@ class Model:
 
 
 def build(network: MLP, prior_std: float, noise: str | None = None, targets: tuple[int, ...] = ()) -> Model:
-    """A model whose units' inputs are about `prior_std` in size a priori, whatever the widths of the layers."""
+    """A model whose units' inputs are about `prior_std` in size a priori, whatever the widths of the layers.
+
+    The log of a noise that the network predicts is about N(0, 1), as that of a learned one is: with the other
+    outputs' scale, which grows with depth, most prior draws would have a noise of nothing or of thousands.
+    """
     scale = checks.positive("prior_std", prior_std)
-    stds = {}
+    stds: dict[str, Any] = {}
     for name, struct in network.shapes().items():
         stds[name] = scale / math.sqrt(struct.shape[1]) if len(struct.shape) == 2 else scale
-    return Model(network, tuple(stds.items()), noise, targets)
+    if noise == "predicted":
+        share = 1 / (scale * math.sqrt(1 + _unit_square(network, scale)))
+        shares = np.where(np.arange(network.outputs) < network.outputs // 2, 1.0, share)
+        stds[f"w{network.layers}"] *= shares[:, None]
+        stds[f"b{network.layers}"] *= shares
+    return Model(network, stds, noise, targets)
+
+
+def _unit_square(network: MLP, prior_std: float) -> float:
+    """The mean square of the last hidden units a priori, where that of the inputs is 1."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(64)  # integrates over a standard Gaussian
+    activation, _ = ACTIVATIONS[network.activation]
+    square = 1.0
+    for _ in network.hidden:
+        units = np.asarray(activation(jnp.asarray(prior_std * math.sqrt(1 + square) * nodes)), np.float64)
+        square = float(weights @ units**2 / weights.sum())
+    return square
 
 
 def usual(size: int, step: int) -> int:
@@ -283,6 +312,7 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     Args:
         hidden: widths of the hidden layers; `()` for a linear model.
         noise: `"learned"`, one standard deviation for all rows; or `"predicted"`, a second output of the network.
+            In both, its log is about N(0, 1) a priori, in units of the scaled targets.
         activation: `"relu"`, `"tanh"` or `"sigmoid"`.
         prior_std: standard deviation of biases a priori; that of weights is prior_std / √(inputs of the layer).
             `posterior_.log_evidence` says which value the data favour.
