@@ -26,15 +26,17 @@ LABELS = {
     "rb-mp": "RB-MP-MCMC",
     "arb-mp": "ARB-MP-MCMC",
 }
+LATE = 5  # points, of which the slope is taken
 ISLANDS = ("smc-pcn", "smc-hmc", "ais", "hmc-parallel", "pcn-parallel")  # the others are one chain a realization
 
 
 def cells(sizes: Mapping[str, Any]) -> list[Cell]:
     """One for each method, one for AIS's ESS, one for the reference."""
-    n, processes, r = sizes["particles"], sizes["processes"], sizes["realizations"]
+    n, r = sizes["particles"], sizes["realizations"]
     found = []
     for method in sizes["methods"]:
         steps = sizes["steps"][method]
+        processes = sizes["processes"] + ([] if method in ISLANDS else sizes["longer"])
         facts = {"method": method, "N": n, "P": processes, "steps": steps, "realizations": r}
         found.append(Cell(method, facts, sizes["parts"], _epochs(facts), method))
     n, steps = sizes["check_particles"], sizes["steps"]["ais"]
@@ -155,15 +157,17 @@ def tell(ran: Sequence[Ran]) -> Story:
     (reference,) = (each for each in ran if each["method"] == "reference")
     truth = np.mean([p["found"]["mean"] for p in reference.pieces], axis=0) if reference else None
     facts = {each["method"]: _facts(each, truth) for each in methods if each}
-    n, processes = methods[0]["N"], methods[0]["P"]
+    n, common = methods[0]["N"], min(max(each["P"]) for each in methods)
+    processes = max((each["P"] for each in methods), key=len)
     names = [each["method"] for each in methods]
     sections = [
-        "## Slopes and costs\n\n*variance* is that of the estimate of the posterior mean over realizations, mean "
-        "over the 15 coordinates, at the largest NP; *slope* that of log variance over log NP, −1 where the "
-        "method converges at the Monte Carlo rate; *bias²* the squared bias against a long reference run, less "
-        "noise in it. *epochs* are likelihood evaluations of one realization at the largest NP, *parallel* those "
-        "that wait for each other. The paper's claims: slope −1; SMC∥ the best of those that need no "
-        "communication; AIS and the plain chains worse.\n\n" + _summary_table(names, facts),
+        f"## Slopes and costs\n\n*variance* is that of the estimate of the posterior mean over realizations, mean "
+        f"over the 15 coordinates, at NP = {n * common}; *slope* that of log variance over log NP for the {LATE} "
+        "largest NP, −1 where the method converges at the Monte Carlo rate; *bias²* the squared bias against a "
+        f"long reference run, less the noise in it. *epochs* are likelihood evaluations of one realization at "
+        f"NP = {n * common}, *parallel* those that wait for each other. The paper's claims: slope −1; SMC∥ the "
+        "best of those that need no communication; AIS and the plain chains worse.\n\n"
+        + _summary_table(names, facts, n * common),
         f"## Variance over P (N = {n}, so NP samples)\n\n" + _variance_table(names, processes, facts),
         "## AIS's ESS\n\n" + _check(check),
     ]
@@ -177,7 +181,7 @@ def _facts(each: Ran, truth: Floats | None) -> dict[str, Any]:
         "NP": samples,
         "variance": [value for value, _ in found],
         "error": [error for _, error in found],
-        "slope": slope(samples, [value for value, _ in found]),
+        "slope": slope(samples[-LATE:], [value for value, _ in found][-LATE:]),
         "squared_bias": None if truth is None else squared_bias(each, truth),
         "epochs": first["epochs"],
         "parallel_epochs": first["parallel_epochs"],
@@ -186,7 +190,7 @@ def _facts(each: Ran, truth: Floats | None) -> dict[str, Any]:
     }
 
 
-def _summary_table(names: Sequence[str], facts: Mapping[str, Any]) -> str:
+def _summary_table(names: Sequence[str], facts: Mapping[str, Any], samples: int) -> str:
     head = ["method", "realizations", "slope", "variance", "bias²", "sd of log Z", "epochs", "parallel"]
     rows = []
     for name in names:
@@ -195,18 +199,21 @@ def _summary_table(names: Sequence[str], facts: Mapping[str, Any]) -> str:
             rows.append([label, 0, *["not run"] * 6])
             continue
         one = facts[name]
-        bias = "" if one["squared_bias"] is None else f"{one['squared_bias'][-1]:.2g}"
+        at = one["NP"].index(samples)
+        bias = "" if one["squared_bias"] is None else f"{one['squared_bias'][at]:.2g}"
         sd = "" if one["log_evidence_std"] is None else f"{one['log_evidence_std']:.2f}"
-        variance = f"{one['variance'][-1]:.3g} ± {one['error'][-1]:.1g}"
-        cost = [f"{one[key][-1]:.3g}" for key in ("epochs", "parallel_epochs")]
+        variance = f"{one['variance'][at]:.3g} ± {one['error'][at]:.1g}"
+        cost = [f"{one[key][at]:.3g}" for key in ("epochs", "parallel_epochs")]
         rows.append([label, one["realizations"], f"{one['slope']:.2f}", variance, bias, sd, *cost])
     return table(head, rows)
 
 
 def _variance_table(names: Sequence[str], processes: Sequence[int], facts: Mapping[str, Any]) -> str:
-    missing = ["not run"] * len(processes)
-    values = lambda name: [number(v) for v in facts[name]["variance"]] if name in facts else missing
-    return table(["method \\ P", *processes], [[LABELS[name], *values(name)] for name in names])
+    rows = []
+    for name in names:
+        found = [number(value) for value in facts[name]["variance"]] if name in facts else ["not run"]
+        rows.append([LABELS[name], *found, *[""] * (len(processes) - len(found))])
+    return table(["method \\ P", *processes], rows)
 
 
 def _check(found: Ran) -> str:

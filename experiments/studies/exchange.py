@@ -52,9 +52,8 @@ def ratio(single: Ran, many: Ran, way: str) -> float | None:
     parts = {piece["part"] for piece in single.pieces} & {piece["part"] for piece in many.pieces}
     if not parts:
         return None
-    error = lambda ran: np.mean([
-        np.mean(piece["found"][way]) / piece["found"]["mean_square"] for piece in ran.pieces if piece["part"] in parts
-    ])  # fmt: skip
+    shared = lambda ran: [piece["found"] for piece in ran.pieces if piece["part"] in parts]
+    error = lambda ran: np.mean([np.mean(found[way]) / found["mean_square"] for found in shared(ran)])
     return float(error(single) / error(many))
 
 

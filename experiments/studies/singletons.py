@@ -105,7 +105,7 @@ def _table(ran: Sequence[Ran], target: str) -> str:
     for label, chosen in lines(ran, target).items():
         there = [each for each in chosen if each]
         if not there:
-            rows.append([label, f"0 of {len(chosen)}", *["not run"] * 6])
+            rows.append([label, f"0 of {len(chosen)}", *["not run"] * 7])
             continue
         last = max(there, key=lambda each: each.mean("epochs"))
         errors = last.errors("equal", relative=False)
@@ -113,12 +113,13 @@ def _table(ran: Sequence[Ran], target: str) -> str:
         if len(there) > 1:
             slope = f"{np.polyfit(*np.log([[each.mean('epochs'), mse(each)] for each in there]).T, 1)[0]:.2f}"
         share = errors.mean() / last.mean("variance")
+        draws = [np.mean(piece["found"]["equal"]) for piece in last.pieces]
+        by_draw = f"{min(draws):.2g} … {max(draws):.2g}"
         cost = [f"{last.mean(name):.3g}" for name in ("epochs", "parallel_epochs")]
-        rows.append([
-            label, f"{len(there)} of {len(chosen)}", last.realizations, with_error(errors), f"{share:.2g}", *cost, slope,
-        ])  # fmt: skip
-    head = ["method", "cells run", "realizations", "MSE at most cost", "MSE/tr Σ", "serial", "parallel", "slope"]
-    return table(head, rows)
+        count = f"{len(there)} of {len(chosen)}"
+        rows.append([label, count, last.realizations, with_error(errors), by_draw, f"{share:.2g}", *cost, slope])
+    head = ["method", "cells run", "realizations", "MSE at most cost", "by part", "MSE/tr Σ", "serial", "parallel"]
+    return table([*head, "slope"], rows)
 
 
 def _draw(figure: Any, *, ran: Sequence[Ran]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 BUDGETS = ("quick", "standard", "paper")
 NAMES = ("credit", "free-parameters", "exchange", "singletons", "theory")  # in the order of a reader's interest
+COMPILING, STARTING = 5.0, 0.5  # seconds that the first piece of a cell and the others take before they compute
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,7 @@ def run(
                 return False
             say(f"{study.name} {number}/{total}: {run_piece(study, cell, part)}")
         return True
-    os.environ["NPROC"] = "1"  # before JAX is imported in a worker: sums are rounded alike, whatever the machine
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         under_way, number = set[Future[str]](), 0
         while under_way or (left and not late()):
             while left and len(under_way) < workers and not late():
@@ -131,15 +131,19 @@ def run(
     return not left
 
 
+def _one_thread() -> None:
+    os.environ["NPROC"] = "1"  # read when JAX is imported, later: sums are rounded alike on every machine
+
+
 def run_piece(study: Study, cell: Cell, part: int) -> str:
     """Run one piece and keep what it found, whole or not at all; what to say of it."""
     import isles
 
-    begun, seed = time.monotonic(), study.seed(cell, part)
+    begun, seed = time.process_time(), study.seed(cell, part)  # of the CPU: others may use it too
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", isles.IslesWarning)
         found = importlib.import_module(study.module).run(cell.facts, part, seed)
-    seconds = time.monotonic() - begun
+    seconds = time.process_time() - begun
     kept = {
         "cell": cell.name,
         "facts": cell.facts,
@@ -155,7 +159,7 @@ def run_piece(study: Study, cell: Cell, part: int) -> str:
     partial = path.with_suffix(f".{os.getpid()}.part")
     partial.write_text(json.dumps(kept, default=short, separators=(",", ":")) + "\n")
     os.replace(partial, path)
-    return f"{cell.name}, part {part}, {seconds:.1f} s"
+    return f"{cell.name}, part {part}, {seconds:.1f} s of CPU"
 
 
 def short(values: Any) -> Any:
@@ -168,13 +172,17 @@ def short(values: Any) -> Any:
 
 
 def hours(study: Study, pieces: Sequence[tuple[Cell, int]]) -> float:
-    """Core hours that pieces take, by the pace of those of their kind that were run, or else as once measured."""
-    spent: dict[str, list[float]] = {}
+    """Core hours that pieces take: as once measured, times what those of their kind that were run took of that."""
+    ran: dict[str, list[tuple[float, float]]] = {}
     for cell in study.cells:
         for piece in study.pieces(cell):
-            spent.setdefault(cell.kind, []).append(piece["seconds"] / cell.epochs)
-    pace = lambda kind: sum(spent[kind]) / len(spent[kind]) if kind in spent else 1 / study.rates[kind]
-    return sum(cell.epochs * pace(cell.kind) for cell, _ in pieces) / 3600
+            ran.setdefault(cell.kind, []).append((piece["seconds"], _expected(study, cell, piece["part"])))
+    pace = {kind: sum(took for took, _ in found) / sum(due for _, due in found) for kind, found in ran.items()}
+    return sum(pace.get(cell.kind, 1.0) * _expected(study, cell, part) for cell, part in pieces) / 3600
+
+
+def _expected(study: Study, cell: Cell, part: int) -> float:
+    return (COMPILING if part == 0 else STARTING) + cell.epochs / study.rates[cell.kind]
 
 
 def _plain(facts: Mapping[str, Any]) -> Any:
