@@ -1,0 +1,6 @@
+"""The paper's studies on tractable targets: `python -m experiments.studies NAME`, from the repository's root.
+
+`study.py` says what a study is, runs its queue and keeps its pieces; `targets.py` has what is sampled, with its
+truth; `estimates.py` turns islands into errors; `fits.py` fits lines; `page.py` writes what follows from pieces.
+Each study is a module of its own. Public names of isles only, and nothing in isles imports this.
+"""

@@ -1,0 +1,285 @@
+"""Studies on tractable targets: their truths, fits, queue and pages; each runs in small, cut and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+from experiments.studies import __main__ as command
+from experiments.studies import credit, estimates, exchange, fits, free_parameters, page, study, targets, theory
+from sklearn import metrics as judge
+
+import isles
+from isles.reproduce import experiments
+
+ROOT = Path(__file__).parent.parent / "experiments"
+files_at_hand = pytest.mark.skipif("ISLES_DATA" not in os.environ, reason="ISLES_DATA is not set")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Studies of a test's own, with the settings that are committed and without their pieces."""
+    for name in study.NAMES:
+        (tmp_path / name).mkdir()
+        shutil.copy(ROOT / name / "study.toml", tmp_path / name)
+    return tmp_path
+
+
+def keep(chosen: study.Study, cell: study.Cell, part: int, found: dict[str, Any]) -> None:
+    """A piece as if it had been run."""
+    path = chosen.path(cell, part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    piece = {
+        "cell": cell.name, "facts": cell.facts, "part": part, "seed": 1, "particle_epochs": 10, "seconds": 1.0,
+        "warnings": [], "found": found,
+    }  # fmt: skip
+    path.write_text(json.dumps(piece, default=study.short))
+
+
+@pytest.mark.parametrize(
+    ("observations", "noise", "dimension", "ones"), [(4, 0.01, 16, False), (32, 1.0, 16, True), (8, 1.0, 4, False)]
+)
+def test_gaussian_truth_by_conditioning(observations: int, noise: float, dimension: int, ones: bool) -> None:
+    """Moments by conditioning the joint Gaussian of θ and y, the evidence as y's own density."""
+    for draw in range(3):
+        target = targets.gaussian(draw, observations=observations, noise=noise, dimension=dimension, ones=ones)
+        x, y = (np.asarray(part, np.float64) for part in target.problem.data)
+        marginal = x @ x.T + noise**2 * np.eye(observations)
+        gain = x.T @ np.linalg.inv(marginal)
+        np.testing.assert_allclose(target.mean, gain @ y, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(target.covariance, np.eye(dimension) - gain @ x, rtol=1e-5, atol=1e-8)
+        log_evidence = scipy.stats.multivariate_normal.logpdf(y, np.zeros(observations), marginal)
+        assert target.log_evidence == pytest.approx(log_evidence, rel=1e-8)
+        if ones:
+            assert abs(y - x @ np.ones(dimension)).mean() < 2 * noise
+
+
+def test_mixture_truth_by_quadrature() -> None:
+    target = targets.mixture(2)
+    normal = scipy.stats.multivariate_normal
+    density = lambda *z: 0.2 * normal.pdf(z, np.ones(2)) + 0.8 * normal.pdf(z, -np.ones(2))
+    point = np.array([0.3, -1.7], np.float32)
+    ratio = np.log(density(*point)) - normal.logpdf(point, np.zeros(2))
+    assert float(targets.mixture_ratio(point)) == pytest.approx(ratio, abs=1e-5)
+    ticks = np.linspace(-8, 8, 801)
+    a, b = np.meshgrid(ticks, ticks, indexing="ij")
+    heights = 0.2 * normal.pdf(np.dstack([a, b]), np.ones(2)) + 0.8 * normal.pdf(np.dstack([a, b]), -np.ones(2))
+    whole = lambda values: scipy.integrate.simpson(scipy.integrate.simpson(values * heights, x=ticks), x=ticks)
+    assert whole(np.ones_like(a)) == pytest.approx(1)  # the evidence
+    assert target.log_evidence == 0
+    np.testing.assert_allclose(target.mean, [whole(a), whole(b)], atol=1e-8)
+    moments = np.array([[whole(a * a), whole(a * b)], [whole(a * b), whole(b * b)]])
+    np.testing.assert_allclose(target.covariance, moments - np.outer(target.mean, target.mean), atol=1e-8)
+
+
+@files_at_hand
+def test_credit_likelihood_and_prior() -> None:
+    problem = targets.credit()
+    theta = np.linspace(-0.5, 0.5, 15).astype(np.float32)
+    x, y = (np.asarray(part) for part in problem.data)
+    assert x.shape == (690, 15) and (x[:, 0] == 1).all()
+    np.testing.assert_allclose(x[:, 1:].std(axis=0), 1, rtol=1e-4)
+    loss = judge.log_loss(y, scipy.special.expit(x.astype(np.float64) @ theta), normalize=False)
+    assert float(problem.log_likelihood(theta, problem.data)) == pytest.approx(-loss, rel=1e-5)
+    np.testing.assert_allclose(problem.prior.variances(), 100)
+
+
+def test_fits_recover_a_known_exponent() -> None:
+    rng = np.random.default_rng(0)
+    n, m = np.meshgrid([100, 200, 400, 800], [16, 64, 256, 1024, 4096])
+    exact = np.exp(1.5) / (n * m**0.3789)
+    law = fits.power_law(n, m, exact)
+    assert law.exponent == pytest.approx(0.3789) and law.constant == pytest.approx(1.5) and law.cells == 20
+    assert law.mape == pytest.approx(0, abs=1e-9) and law.mse == pytest.approx(0, abs=1e-18)
+    noise = np.exp(0.1 * rng.normal(size=n.shape))
+    noisy = fits.power_law(n, m, exact * noise)
+    # the standard error of a slope: sd of the noise over the root of the sum of squares of x
+    error = 0.1 / np.sqrt(np.sum((np.log(m) - np.log(m).mean()) ** 2))
+    assert abs(noisy.exponent - 0.3789) < 4 * error
+    assert 4 < noisy.mape < 12  # E|e^x − 1| is about 8 % for x ~ N(0, 0.1²)
+    assert fits.slope([1, 2, 4, 8], [8, 4, 2, 1]) == pytest.approx(-1)
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_islands_are_combined_as_the_posterior_does() -> None:
+    case = theory.target()
+    sampler = isles.SMC(isles.PCN(), particles=4, mutations=1)
+    posterior = isles.sample(case.problem, sampler, islands=6, seed=3)
+    evidence = posterior.island_log_evidence.reshape(2, 3)
+    means = estimates.island_means(posterior).reshape(2, 3, -1)
+    whole = estimates.combine(means.reshape(1, 6, -1), evidence.reshape(1, 6))
+    np.testing.assert_allclose(whole[0], posterior.mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        estimates.combine(means.reshape(1, 6, -1), None)[0], posterior.with_weights("equal").mean(), rtol=1e-5
+    )
+    errors = estimates.prefix_errors(case, means, evidence, [1, 3])
+    omega = scipy.special.softmax(evidence[1])
+    np.testing.assert_allclose(errors["evidence"][1, 1], np.sum((omega @ means[1] - case.mean) ** 2))
+    np.testing.assert_allclose(errors["equal"][0], np.sum((means[:, 0] - case.mean) ** 2, axis=1))
+
+
+@pytest.mark.parametrize("name", study.NAMES)
+def test_queue(name: str) -> None:
+    """Every piece once, with its own seed; the paper's budget has all cells of the standard one, as they are."""
+    standard, paper = (study.load(name, budget) for budget in ("standard", "paper"))
+    queue = standard.queue()
+    paths = [standard.path(cell, part) for cell, part in queue]
+    assert len(set(paths)) == len(queue) == sum(cell.parts for cell in standard.cells)
+    assert len({standard.seed(cell, part) for cell, part in queue}) == len(queue)
+    assert [part for _, part in queue] == sorted(part for _, part in queue)
+    wider = {cell.name: cell for cell in paper.cells}
+    for cell in standard.cells:
+        assert wider[cell.name].facts == cell.facts and wider[cell.name].parts >= cell.parts
+        assert cell.kind in standard.rates
+    assert name not in experiments.names(ROOT)  # those of networks are another command's
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=files_at_hand if name == "credit" else ()) for name in study.NAMES]
+)
+def test_quick_run_is_cut_resumed_and_told(name: str, own: Path) -> None:
+    chosen = study.load(name, "quick", own)
+    assert not study.run(chosen, max_seconds=1e-9, say=lambda _: None) and not chosen.folder.exists()
+
+    def cut(line: str) -> None:
+        raise KeyboardInterrupt(line)
+
+    with pytest.raises(KeyboardInterrupt, match=r"1/"):
+        study.run(chosen, say=cut)
+    page.write(chosen)  # from a single piece
+    assert "not run" in (chosen.folder / "README.md").read_text().lower()
+    (first,) = chosen.folder.glob("pieces/*.json")
+    before, said = first.read_text(), list[str]()
+    assert study.run(chosen, workers=2 if name == "exchange" else 1, say=said.append)
+    assert len(said) == len(chosen.queue()) - 1 > 0
+    assert first.read_text() == before
+    assert not list(chosen.folder.glob("pieces/*.part"))
+    page.write(chosen)
+    results = json.loads((chosen.folder / "results.json").read_text())
+    assert results["pieces"] == len(chosen.queue()) and results["particle_epochs"] > 0
+    assert results["command"] == f"python -m experiments.studies {name}"
+    files = ("README.md", "results.json", "figure.svg", "figure.png")
+    written = {file: (chosen.folder / file).read_bytes() for file in files}
+    if name == "theory":  # the same for all, and figures take time
+        page.write(chosen)
+    assert {file: (chosen.folder / file).read_bytes() for file in files} == written
+    said.clear()
+    assert study.run(chosen, say=said.append) and not said
+
+
+def test_a_piece_has_the_same_numbers_again(own: Path) -> None:
+    chosen = study.load("theory", "quick", own)
+    cell = next(cell for cell in chosen.cells if cell.name.startswith("fixed"))
+    found = []
+    for _ in range(2):
+        study.run_piece(chosen, cell, 0)
+        found.append(json.loads(chosen.path(cell, 0).read_text()))
+        chosen.path(cell, 0).unlink()
+    assert found[0]["found"] == found[1]["found"] and found[0]["seed"] == found[1]["seed"]
+    assert found[0]["particle_epochs"] == 2 * 4 * (1 + 4)  # realizations × chains × (a prior draw and the burn-in)
+
+
+def test_credit_page_from_made_up_pieces(own: Path) -> None:
+    """Estimates whose variance is 1/NP and whose bias is known give that slope, variance and bias."""
+    chosen = study.load("credit", "standard", own)
+    rng = np.random.default_rng(1)
+    for cell in chosen.cells:
+        for part in range(40):
+            if cell.name == "reference":
+                keep(chosen, cell, part, {"mean": np.ones(15), "error": np.zeros(15)})
+            elif cell.name == "ais-check":
+                keep(chosen, cell, part, {"ess": [0.9, 0.5], "cumulative_ess": [0.9, 0.25]})
+            else:
+                samples = 32 * np.array(cell.facts["P"])[:, None, None]
+                drawn = rng.normal(size=(len(samples), 5, 15)) / np.sqrt(samples)
+                shift = 1.5 if cell.name == "mh" else 1.0
+                costs = {"epochs": [1.0] * len(samples), "parallel_epochs": [1.0] * len(samples)}
+                keep(chosen, cell, part, {"estimates": drawn + shift, "log_evidence_std": 0.5} | costs)
+    page.write(chosen)
+    facts = json.loads((chosen.folder / "results.json").read_text())["tables"]
+    for method in credit.LABELS:
+        # 200 realizations of 15 coordinates: a variance is known to √(2/3000) of itself
+        np.testing.assert_allclose(np.array(facts[method]["variance"]) * facts[method]["NP"], 1, atol=4 * 0.026)
+        assert facts[method]["slope"] == pytest.approx(-1, abs=0.05)
+        assert facts[method]["squared_bias"][-1] == pytest.approx(0.25 if method == "mh" else 0, abs=5e-3)
+        assert facts[method]["realizations"] == 200
+    text = (chosen.folder / "README.md").read_text()
+    assert "at least 0.50 N" in text and "511 of 2044" in text.replace("511, ", "")
+    assert "not run" not in text
+
+
+def test_free_parameters_page_from_made_up_pieces(own: Path) -> None:
+    """Errors that follow the paper's law give its exponent; other cells are said not to have been run."""
+    chosen = study.load("free-parameters", "standard", own)
+    for cell in chosen.cells:
+        if cell.facts["method"] == "smc" and cell.facts["N"] >= 96:
+            error = 2.0 / (cell.facts["N"] * cell.facts["M"] ** 0.3789)
+            found = {"equal": [4 * error] * 2, "mean_square": 4.0, "variance": 12.0, "epochs": 5.0}
+            keep(chosen, cell, 0, found | {"parallel_epochs": 3.0})
+    page.write(chosen)
+    law = json.loads((chosen.folder / "results.json").read_text())["tables"]["fit"]
+    assert law["exponent"] == pytest.approx(0.3789, abs=1e-6) and law["mape"] < 1e-3
+    low = next(cell for cell in chosen.cells if cell.name == "smc-low")
+    text = (chosen.folder / "README.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| SMC, N = 200 | low"))
+    assert f"{2.0 / (200 * low.facts['M'] ** 0.3789):.3g}" in row and "0.216" in row
+    assert any(line.startswith("| pCN, one chain | high | 0 | not run | 0.0676") for line in text.splitlines())
+    assert free_parameters.STAGES * low.facts["M"] * 2 == pytest.approx(722, rel=0.05)
+
+
+def test_ratio_is_of_the_same_draws() -> None:
+    cell = study.Cell("c", {"P": 1, "realizations": 1}, 1, 1.0, "k")
+    piece = lambda part, error: {"part": part, "found": {"evidence": [error], "mean_square": 2.0}}
+    single = page.Ran(cell, [piece(0, 1.0), piece(1, 3.0), piece(2, 100.0)])
+    many = page.Ran(cell, [piece(0, 2.0), piece(1, 6.0), piece(3, 100.0)])
+    assert exchange.ratio(single, many, "evidence") == pytest.approx(0.5)
+    assert exchange.ratio(single, page.Ran(cell, [piece(9, 1.0)]), "evidence") is None
+
+
+def test_pieces_of_other_settings_are_refused(own: Path) -> None:
+    chosen = study.load("exchange", "standard", own)
+    cell = chosen.cells[0]
+    other = study.Cell(cell.name, {**cell.facts, "realizations": 3}, 1, 1.0, cell.kind)
+    keep(chosen, other, 0, {})
+    with pytest.raises(ValueError, match=r"'realizations': 3.*remove pieces/trade-n1024-m1-"):
+        page.write(chosen)
+
+
+def test_the_command(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list", "--folder", str(own)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [*study.NAMES, "all"]
+    hours = [float(line[43:51]) for line in lines[1:]]
+    assert hours[-1] == pytest.approx(sum(hours[:-1]), abs=0.03) and hours[-1] > 0
+    given = ["theory", "--budget", "quick", "--folder", str(own)]
+    assert command.main([*given, "--max-seconds", "1e-9"]) == 3
+    assert "Not run: frozen-n4" in (own / "theory" / "quick" / "README.md").read_text()
+    assert command.main([*given, "--page"]) == 0
+    with pytest.raises(SystemExit):
+        command.main(["theoyr"])
+    with pytest.raises(ValueError, match=r"'theoyr' is none of credit"):
+        study.load("theoyr")
+    with pytest.raises(ValueError, match=r"'quik' is none of quick"):
+        study.load("theory", "quik")
+
+
+@pytest.mark.parametrize("name", study.NAMES)
+def test_pages_follow_from_the_committed_pieces(name: str, tmp_path: Path) -> None:
+    """The committed page and results are what the committed pieces give."""
+    if not (ROOT / name / "results.json").exists():
+        pytest.skip(f"{name} has not been run yet")
+    shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("quick"))
+    page.write(study.load(name, "paper", tmp_path))
+    committed, again = (json.loads((place / name / "results.json").read_text()) for place in (ROOT, tmp_path))
+    for fact in ("commit", "machine", "versions"):  # of who wrote it
+        del committed[fact], again[fact]
+    assert again == committed
+    assert (tmp_path / name / "README.md").read_text() == (ROOT / name / "README.md").read_text()
