@@ -35,13 +35,14 @@ def own(tmp_path: Path) -> Path:
 
 def keep(chosen: study.Study, cell: study.Cell, part: int, found: dict[str, Any]) -> None:
     """A piece as if it had been run."""
-    path = chosen.path(cell, part)
+    path = chosen.path(cell)
     path.parent.mkdir(parents=True, exist_ok=True)
     piece = {
         "cell": cell.name, "facts": cell.facts, "part": part, "seed": 1, "particle_epochs": 10, "seconds": 1.0,
         "warnings": [], "found": found,
     }  # fmt: skip
-    path.write_text(json.dumps(piece, default=study.short))
+    with open(path, "a") as file:
+        file.write(json.dumps(piece, default=study.short) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,9 @@ def test_queue(name: str) -> None:
     """Every piece once, with its own seed; the paper's budget has all cells of the standard one, as they are."""
     standard, paper = (study.load(name, budget) for budget in ("standard", "paper"))
     queue = standard.queue()
-    paths = [standard.path(cell, part) for cell, part in queue]
-    assert len(set(paths)) == len(queue) == sum(cell.parts for cell in standard.cells)
+    paths = [standard.path(cell) for cell in standard.cells]
+    assert len(set(paths)) == len(paths)
+    assert len({(cell.name, part) for cell, part in queue}) == len(queue) == sum(c.parts for c in standard.cells)
     assert len({standard.seed(cell, part) for cell, part in queue}) == len(queue)
     assert [part for _, part in queue] == sorted(part for _, part in queue)
     wider = {cell.name: cell for cell in paper.cells}
@@ -156,12 +158,11 @@ def test_quick_run_is_cut_resumed_and_told(name: str, own: Path) -> None:
         study.run(chosen, say=cut)
     page.write(chosen)  # from a single piece
     assert "not run" in (chosen.folder / "README.md").read_text().lower()
-    (first,) = chosen.folder.glob("pieces/*.json")
+    (first,) = chosen.folder.glob("pieces/*.jsonl")
     before, said = first.read_text(), list[str]()
     assert study.run(chosen, workers=2 if name == "exchange" else 1, say=said.append)
     assert len(said) == len(chosen.queue()) - 1 > 0
-    assert first.read_text() == before
-    assert not list(chosen.folder.glob("pieces/*.part"))
+    assert first.read_text().startswith(before)
     page.write(chosen)
     results = json.loads((chosen.folder / "results.json").read_text())
     assert results["pieces"] == len(chosen.queue()) and results["particle_epochs"] > 0
@@ -181,10 +182,21 @@ def test_a_piece_has_the_same_numbers_again(own: Path) -> None:
     found = []
     for _ in range(2):
         study.run_piece(chosen, cell, 0)
-        found.append(json.loads(chosen.path(cell, 0).read_text()))
-        chosen.path(cell, 0).unlink()
+        found.append(json.loads(chosen.path(cell).read_text()))
+        chosen.path(cell).unlink()
     assert found[0]["found"] == found[1]["found"] and found[0]["seed"] == found[1]["seed"]
     assert found[0]["particle_epochs"] == 2 * 4 * (1 + 4)  # realizations × chains × (a prior draw and the burn-in)
+
+
+def test_a_line_that_was_cut_short_is_run_again(own: Path) -> None:
+    chosen = study.load("theory", "quick", own)
+    cell = next(cell for cell in chosen.cells if cell.name.startswith("fixed"))
+    study.run_piece(chosen, cell, 0)
+    path, whole = chosen.path(cell), chosen.path(cell).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])  # as a killed process leaves it
+    assert (cell, 0) in chosen.left()
+    study.run_piece(chosen, cell, 0)
+    assert (cell, 0) not in chosen.left() and len(chosen.pieces(cell)) == 1
 
 
 def test_credit_page_from_made_up_pieces(own: Path) -> None:
@@ -249,7 +261,7 @@ def test_pieces_of_other_settings_are_refused(own: Path) -> None:
     cell = chosen.cells[0]
     other = study.Cell(cell.name, {**cell.facts, "realizations": 3}, 1, 1.0, cell.kind)
     keep(chosen, other, 0, {})
-    with pytest.raises(ValueError, match=r"'realizations': 3.*remove pieces/trade-n1024-m1-"):
+    with pytest.raises(ValueError, match=r"'realizations': 3.*remove pieces/trade-n1024-m1"):
         page.write(chosen)
 
 

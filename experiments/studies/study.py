@@ -26,7 +26,7 @@ COMPILING, STARTING = 5.0, 0.5  # seconds that the first piece of a cell and the
 class Cell:
     """One setting of a method."""
 
-    name: str  # of its files
+    name: str  # of its file
     facts: Mapping[str, Any]  # all that its numbers depend on, besides the part and the seed
     parts: int  # pieces that a budget wants of it
     epochs: float  # expected particle-epochs of a piece
@@ -50,9 +50,9 @@ class Study:
         """Another one for every piece."""
         return zlib.crc32(f"{self.name}/{cell.name}/{part}".encode()) & 0x7FFFFFFF
 
-    def path(self, cell: Cell, part: int) -> Path:
-        """Where a piece is kept."""
-        return self.folder / "pieces" / f"{cell.name}-{part:02}.json"
+    def path(self, cell: Cell) -> Path:
+        """Where the pieces of a cell are kept, a line each."""
+        return self.folder / "pieces" / f"{cell.name}.jsonl"
 
     def queue(self) -> list[tuple[Cell, int]]:
         """All pieces: the first part of every cell, then the second, so that tables are whole early."""
@@ -61,18 +61,20 @@ class Study:
 
     def left(self) -> list[tuple[Cell, int]]:
         """Pieces that have not been run."""
-        return [(cell, part) for cell, part in self.queue() if not self.path(cell, part).exists()]
+        done = {cell.name: {piece["part"] for piece in self.pieces(cell)} for cell in self.cells}
+        return [(cell, part) for cell, part in self.queue() if part not in done[cell.name]]
 
     def pieces(self, cell: Cell) -> list[dict[str, Any]]:
         """What has been run of a cell, by any budget."""
-        paths = sorted(self.folder.glob(f"pieces/{cell.name}-[0-9]*.json"))
-        found = [json.loads(path.read_text()) for path in paths]
-        kept = [piece for piece in found if piece["cell"] == cell.name]  # a name may begin like another
+        path = self.path(cell)
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [piece for line in lines if (piece := _read(line)) is not None]
+        kept = sorted({piece["part"]: piece for piece in found}.values(), key=lambda piece: piece["part"])
         for piece in kept:
             if piece["facts"] != _plain(cell.facts):
                 raise ValueError(
                     f"{self.name}: pieces of {cell.name} were run with {piece['facts']}, the settings are now "
-                    f"{_plain(cell.facts)}; remove pieces/{cell.name}-*.json, or change study.toml back"
+                    f"{_plain(cell.facts)}; remove pieces/{cell.name}.jsonl, or change study.toml back"
                 )
         return kept
 
@@ -136,7 +138,7 @@ def _one_thread() -> None:
 
 
 def run_piece(study: Study, cell: Cell, part: int) -> str:
-    """Run one piece and keep what it found, whole or not at all; what to say of it."""
+    """Run one piece and keep what it found; what to say of it."""
     import isles
 
     begun, seed = time.process_time(), study.seed(cell, part)  # of the CPU: others may use it too
@@ -154,12 +156,26 @@ def run_piece(study: Study, cell: Cell, part: int) -> str:
         "warnings": sorted({str(each.message) for each in caught if each.category is isles.IslesWarning}),
         "found": found,
     }
-    path = study.path(cell, part)
+    path = study.path(cell)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    partial.write_text(json.dumps(kept, default=short, separators=(",", ":")) + "\n")
-    os.replace(partial, path)
+    line = json.dumps(kept, default=short, separators=(",", ":"))
+    with open(path, "ab", buffering=0) as file:  # one write, so that lines of several processes do not mix
+        file.write(f"\n{line}\n".encode() if _is_cut(path) else f"{line}\n".encode())
     return f"{cell.name}, part {part}, {seconds:.1f} s of CPU"
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a process was killed while it wrote the last line."""
+    content = path.read_bytes()
+    return bool(content) and not content.endswith(b"\n")
+
+
+def _read(line: str) -> dict[str, Any] | None:
+    """A piece; None for a line that was cut short."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return None
 
 
 def short(values: Any) -> Any:
