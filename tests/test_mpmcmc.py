@@ -100,7 +100,8 @@ def test_proposals_around_the_current_point_itself_are_caught(monkeypatch: pytes
         return position + size * stds * jax.random.normal(key, (count, position.size))
 
     monkeypatch.setattr(proposals, "_propose", around_the_current)
-    afresh = jax.jit(proposals.walk.__wrapped__, static_argnums=7)  # traced with the fault
+    # a new function is traced anew, with the fault
+    afresh = jax.jit(lambda *arguments: proposals.walk.__wrapped__(*arguments), static_argnums=7)
     least, worst = scores(None, afresh)
     assert least < 1e-6 or worst > 8
 
