@@ -86,6 +86,7 @@ def assert_same_output(printed: str, shown: str) -> None:
 EXAMPLES = [
     pytest.param(path, id=path.name, marks=[pytest.mark.xdist_group("ray")] if path.name == "on_ray.py" else [])
     for path in sorted((ROOT / "examples").glob("*.py"))
+    if path.name != "demo.py"  # `make demo` runs it
 ]
 
 
@@ -101,7 +102,6 @@ def test_examples_run(example: Path, capsys: Any, monkeypatch: Any, tmp_path: Pa
     namespace = runpy.run_path(str(example))
     arguments = {
         "many_islands.py": {"islands": 256},
-        "demo.py": {"train": 100, "burn_in": 10, "mutations": 1},
         "images.py": {"train": 100, "mutations": 1},
         "text.py": {"train": 100, "test": 100},
     }

@@ -283,11 +283,9 @@ def test_the_command(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
         study.load("theory", "quik")
 
 
-@pytest.mark.parametrize("name", study.NAMES)
+@pytest.mark.parametrize("name", [name for name in study.NAMES if (ROOT / name / "results.json").exists()])
 def test_pages_follow_from_the_committed_pieces(name: str, tmp_path: Path) -> None:
     """The committed page and results are what the committed pieces give."""
-    if not (ROOT / name / "results.json").exists():
-        pytest.skip(f"{name} has not been run yet")
     shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("quick"))
     page.write(study.load(name, "paper", tmp_path))
     committed, again = (json.loads((place / name / "results.json").read_text()) for place in (ROOT, tmp_path))
