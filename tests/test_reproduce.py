@@ -104,7 +104,7 @@ def test_queue(name: str) -> None:
 def test_pages_follow_from_the_committed_islands(name: str, tmp_path: Path) -> None:
     """The committed page and results are what the committed islands give."""
     folder = tmp_path / name
-    shutil.copytree(EXPERIMENTS / name, folder, ignore=shutil.ignore_patterns("work", "quick"))
+    shutil.copytree(EXPERIMENTS / name, folder, ignore=shutil.ignore_patterns("unfinished", "quick"))
     experiment = experiments.load(tmp_path, name)
     try:
         page.write(experiment)
@@ -166,6 +166,26 @@ def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:
     page.write(experiment)
     assert "not run" in (experiment.folder / "README.md").read_text()
     assert work.run(experiment, "quick", say=lambda _: None)
+
+
+def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, tmp_path: Path) -> None:
+    for name in NAMES:
+        if name not in ("mnist-short", "cifar10-short"):
+            shutil.rmtree(own / name)
+    empty = {"ISLES_DATA": str(tmp_path / "no data"), "ISLES_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "isles", "reproduce", "--list", "--folder", ".", "--json"],
+        cwd=own, capture_output=True, text=True, env=os.environ | empty,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    cifar, mnist = json.loads(done.stdout)
+    assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
+    assert cifar["paper_hours"] is None and cifar["islands"] == 2
+    assert mnist["done"] == 0 and mnist["islands"] == 306
+    assert 0 < mnist["hours_left"] == mnist["standard_hours"] < mnist["paper_hours"]
+    work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)
+    cores = len(os.sched_getaffinity(0))
+    assert mnist["paper_hours"] == pytest.approx(work / mnist["epochs_per_second"] / cores / 3600)
 
 
 def test_the_command(own: Path) -> None:

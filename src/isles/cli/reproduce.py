@@ -74,9 +74,7 @@ def show(folder: Path, json: bool) -> int:
             (
                 row.experiment,
                 f"{row.done} of {row.islands}",
-                f"{row.hours_left:.2g}",
-                f"{row.standard_hours:.2g}",
-                f"{row.paper_hours:.2g}",
+                *("needs data" if hours is None else f"{hours:.2g}" for hours in row[-3:]),
                 row.title,
             )
             for row in rows

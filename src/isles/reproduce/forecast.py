@@ -1,7 +1,11 @@
-"""What experiments would cost on this machine: expected particle-epochs over a rate measured for each problem."""
+"""What experiments would cost on this machine: expected particle-epochs over a rate measured for each problem.
+
+Where the data of an experiment are not at hand, there is nothing to measure, and its hours are not known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from isles.cli.settings import build_sampler
@@ -21,36 +25,42 @@ class Cost(NamedTuple):
     title: str
     done: int  # islands of the standard budget
     islands: int  # of the standard budget
-    epochs_per_second: float  # of one core
-    standard_hours: float  # from nothing, on all cores of this machine
-    hours_left: float
-    paper_hours: float
+    epochs_per_second: float | None = None  # of one core; None, as all below, if the data are not at hand
+    hours_left: float | None = None  # of the standard budget, on all cores of this machine
+    standard_hours: float | None = None  # from nothing
+    paper_hours: float | None = None
 
 
 def forecast(experiment: Experiment) -> Cost:
     """Measures for a few seconds."""
-    rates = {method.problem: 0.0 for method in experiment.methods}
-    for problem in rates:
-        rates[problem] = measure(next(m for m in experiment.methods if m.problem == problem and m.width > 1))
-    cores = usable_cpus()
-    hours = lambda budget, left=None: (
-        sum(
-            method.particle_epochs(budget) * (left or {}).get(method.name, 1.0) / rates[method.problem]
-            for method in experiment.methods
-        )
-        / cores
-        / 3600
-    )
     places = [(piece.method, place) for piece in experiment.queue("standard") for place in piece.places]
     done = [(method, place) for method, place in places if is_done(experiment, method, place)]
+    known = Cost(experiment.name, experiment.title, len(done), len(places))
+    try:
+        rates = {
+            problem: measure(next(m for m in experiment.methods if m.problem == problem and m.width > 1))
+            for problem in dict.fromkeys(method.problem for method in experiment.methods)
+        }
+    except FileNotFoundError:
+        return known
     left = {
         method.name: 1 - sum(m is method for m, _ in done) / max(sum(m is method for m, _ in places), 1)
         for method in experiment.methods
     }
-    return Cost(
-        experiment.name, experiment.title, len(done), len(places), min(rates.values()),
-        hours("standard"), hours("standard", left), hours("paper"),
-    )  # fmt: skip
+
+    def hours(budget: str, shares: Mapping[str, float]) -> float:
+        seconds = (
+            method.particle_epochs(budget) * shares.get(method.name, 1.0) / rates[method.problem]
+            for method in experiment.methods
+        )
+        return sum(seconds) / usable_cpus() / 3600
+
+    return known._replace(
+        epochs_per_second=min(rates.values()),
+        standard_hours=hours("standard", {}),
+        hours_left=hours("standard", left),
+        paper_hours=hours("paper", {}),
+    )
 
 
 def measure(method: Method) -> float:

@@ -76,7 +76,7 @@ def is_done(experiment: Experiment, method: Method, place: Place) -> bool:
 def work_folder(experiment: Experiment, piece: Piece) -> Path:
     """Where a piece is worked out, so that the same piece finds its checkpoints."""
     numbers = [place.number for place in piece.places]
-    return experiment.folder / "work" / f"{piece.method.name}-{zlib.crc32(repr(numbers).encode()):08x}"
+    return experiment.folder / "unfinished" / f"{piece.method.name}-{zlib.crc32(repr(numbers).encode()):08x}"
 
 
 def run_piece(

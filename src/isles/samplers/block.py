@@ -97,6 +97,23 @@ class Block(Protocol):
         ...
 
 
+class Chained:
+    """What blocks of chains have in common."""
+
+    outset: Any  # what the block is told, with the islands' numbers
+    obituary: str | None  # why no chain starts where there is a likelihood
+
+    @property
+    def islands(self) -> np.ndarray[Any, Any]:
+        """(I,) their numbers in the run."""
+        return np.asarray(self.outset.islands)
+
+    @property
+    def all_dead(self) -> bool:
+        """Whether no chain starts where there is a likelihood."""
+        return self.obituary is not None
+
+
 class Sampler(Protocol):
     """What `isles.sample` needs of a sampler."""
 

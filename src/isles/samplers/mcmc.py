@@ -340,7 +340,7 @@ class Outset(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MCMCBlock:
+class MCMCBlock(blocks.Chained):
     """Chains between two groups of steps, or inside one."""
 
     outset: Outset
@@ -363,16 +363,6 @@ class MCMCBlock:
     buffer: Draws | None = None  # draws of the group of steps under way
     filled: int = 0  # how many
     climb: Climb | None = None  # toward starts, while it lasts
-
-    @property
-    def islands(self) -> np.ndarray[Any, Any]:
-        """(I,) their numbers in the run."""
-        return self.outset.islands
-
-    @property
-    def all_dead(self) -> bool:
-        """Whether no chain starts where there is a likelihood."""
-        return self.obituary is not None
 
     @property
     def at_landmark(self) -> bool:

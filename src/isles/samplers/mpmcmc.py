@@ -310,7 +310,7 @@ class Outset(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MPBlock:
+class MPBlock(blocks.Chained):
     """Chains between two groups of steps, or inside one."""
 
     outset: Outset
@@ -329,16 +329,6 @@ class MPBlock:
     obituary: str | None
     buffer: Points | None = None  # points of the group of steps under way
     filled: int = 0  # its steps done
-
-    @property
-    def islands(self) -> np.ndarray[Any, Any]:
-        """(I,) their numbers in the run."""
-        return self.outset.islands
-
-    @property
-    def all_dead(self) -> bool:
-        """Whether no chain starts where there is a likelihood."""
-        return self.obituary is not None
 
     @property
     def at_landmark(self) -> bool:
