@@ -159,6 +159,13 @@ def test_pages_are_reached_from_the_index() -> None:
     assert all(f"({entry}.md)" in index for entry in entries)
 
 
+def test_experiments_that_were_run_have_a_page_in_the_site() -> None:
+    run = {page.parent.name for page in (ROOT / "experiments").glob("*/README.md")}
+    assert run == {page.stem for page in (ROOT / "docs" / "experiments").glob("*.md")}
+    for name in run:
+        assert f"../../experiments/{name}/README.md" in (ROOT / "docs" / "experiments" / f"{name}.md").read_text()
+
+
 def test_one_version_everywhere() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert declared == isles.__version__

@@ -110,7 +110,7 @@ class TestNextTempering:
             weights.next_tempering(log_likelihood[i : i + 1], current[i : i + 1], ess_fraction=ALPHA)[0]
             for i in range(5)
         ]
-        np.testing.assert_allclose(together - current, alone - current, rtol=1e-8)
+        assert together.tolist() == alone
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_an_island_at_one_stays_there(self, dtype: Any) -> None:

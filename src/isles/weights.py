@@ -14,6 +14,7 @@ from isles import checks
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
+SOLVED = 1e-10  # error of log Δλ
 RESAMPLING = ("systematic", "stratified", "multinomial", "residual")
 
 
@@ -56,31 +57,43 @@ def next_tempering(
 ) -> Floats:
     """For each island the largest λ ≤ 1 whose incremental weights keep ESS ≥ ess_fraction · (live particles).
 
-    See method.md (2). Bisection on log Δλ in float64, from a step that is sure to be short enough: with all
-    weights in [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. The result is rounded to `dtype`, the kernels' own, so
-    that weights, evidence and kernel use one and the same λ; it always advances.
+    See method.md (2). Newton steps on log Δλ in float64, inside a bracket that starts at a step that is sure to be
+    short enough: with all weights in [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. The result is rounded to `dtype`,
+    the kernels' own, so that weights, evidence and kernel use one and the same λ; it always advances.
     """
     alive = np.isfinite(log_likelihood)
-    shifted = _from_best(log_likelihood)
+    finite = np.where(alive, _from_best(log_likelihood), 0.0)
     log_target = np.log(ess_fraction * np.maximum(alive.sum(axis=-1), 1))
     whole = 1.0 - current
 
-    def feasible(step: Floats) -> Any:
-        return log_ess(_scaled(shifted, step)) >= log_target
+    def excess(step: Floats) -> tuple[Floats, Floats]:
+        """log ESS over its target, and its slope in log Δλ; the best particle weighs 1, so no sum overflows."""
+        w = np.where(alive, np.exp(step[:, None] * finite), 0.0)
+        squares = w * w
+        total, total_squares = w.sum(axis=-1), squares.sum(axis=-1)
+        mean, mean_squares = (w * finite).sum(axis=-1) / total, (squares * finite).sum(axis=-1) / total_squares
+        return 2 * np.log(total) - np.log(total_squares) - log_target, 2 * step * (mean - mean_squares)
 
-    spread = np.max(np.where(alive, -shifted, 0.0), axis=-1)
-    with np.errstate(divide="ignore"):
-        low = np.minimum(-np.log(ess_fraction) / spread, whole)
-        high = whole.copy()
-        done = feasible(whole)
-        log_low, log_high = np.log(np.maximum(low, 1e-300)), np.log(np.maximum(high, 1e-300))
-    for _ in range(80):
-        middle = 0.5 * (log_low + log_high)
-        good = feasible(np.exp(middle))
-        log_low, log_high = np.where(good, middle, log_low), np.where(good, log_high, middle)
-        if np.all(log_high - log_low < 1e-10):
-            break
-    solved = np.where(done, 1.0, np.minimum(current + np.exp(log_low), 1.0)).astype(dtype)
+    spread = np.max(-finite, axis=-1)
+    with np.errstate(all="ignore"):  # islands without live particles, or with equal ones
+        done = ~(excess(whole)[0] < 0)
+        low = np.log(np.maximum(np.minimum(-np.log(ess_fraction) / spread, whole), 1e-300))
+        high = np.log(np.maximum(whole, 1e-300))
+        guess = 0.5 * (low + high)
+        for _ in range(80):
+            unsolved = ~done & (high - low >= SOLVED)  # islands do not depend on each other's number of steps
+            if not unsolved.any():
+                break
+            value, slope = excess(np.exp(guess))
+            low, high = (
+                np.where(unsolved & (value >= 0), guess, low),
+                np.where(unsolved & (value < 0), guess, high),
+            )
+            # a Newton step, and a little further, so that the bracket closes from both sides
+            newton = guess - value / slope + np.where(value >= 0, SOLVED, -SOLVED) / 4
+            inside = (newton > low) & (newton < high)
+            guess = np.where(inside, newton, 0.5 * (low + high))
+    solved = np.where(done, 1.0, np.minimum(current + np.exp(low), 1.0)).astype(dtype)
     return np.maximum(solved, np.nextafter(current.astype(dtype), dtype(1.0))).astype(np.float64)
 
 
