@@ -46,7 +46,7 @@ class WhileFalling(Decorrelate):
 
 
 def next_step_size(step_size: Array, acceptance: Array, target: Array, number: Array) -> Array:
-    """Robbins-Monro on the log scale: method.md (16), after mutation m = 1, 2, ...
+    """Robbins-Monro on the log scale: method.md (20), after mutation m = 1, 2, ...
 
     log ε += ½ m^{−0.6} (ā − target).
     """
@@ -55,7 +55,7 @@ def next_step_size(step_size: Array, acceptance: Array, target: Array, number: A
 
 
 def shrunk_variances(variances: Array, previous: Array, particles: int) -> Array:
-    """Population variances, held back toward the last ones as by four more particles: method.md (17).
+    """Population variances, held back toward the last ones as by four more particles: method.md (21).
 
     Without it, the duplicates that resampling leaves among few particles give a variance of zero, and an
     island that never moves again.
@@ -66,7 +66,7 @@ def shrunk_variances(variances: Array, previous: Array, particles: int) -> Array
 def running_moments(mean: Array, variances: Array, positions: Array, number: Array) -> tuple[Array, Array]:
     """Mean and variances (I, d) after a look at positions (I, N, d), with weight (1 + m)^{−0.7} on the new.
 
-    See method.md (18). The power forgets the way from the starting points, and diminishes.
+    See method.md (22). The power forgets the way from the starting points, and diminishes.
     """
     gain = (1 + number).astype(mean.dtype) ** -0.7
     mean = mean + gain * (positions.mean(axis=1) - mean)
@@ -75,7 +75,7 @@ def running_moments(mean: Array, variances: Array, positions: Array, number: Arr
 
 
 def correlations(start: Array, now: Array) -> Array:
-    """Correlation over particles of each coordinate, (I, d), of arrays (I, N, d): method.md (19)."""
+    """Correlation over particles of each coordinate, (I, d), of arrays (I, N, d): method.md (23)."""
     a = start - start.mean(axis=1, keepdims=True)
     b = now - now.mean(axis=1, keepdims=True)
     scale = jnp.sqrt(jnp.sum(a * a, axis=1) * jnp.sum(b * b, axis=1))  # (I, d)

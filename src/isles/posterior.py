@@ -114,7 +114,7 @@ class Posterior:
 
     @property
     def island_ess(self) -> float | None:
-        """1/Σω_p², method.md (7), the number of islands that carry weight; None for one island."""
+        """1/Σω_p², method.md (8), the number of islands that carry weight; None for one island."""
         return None if len(self.log_weights) == 1 else weights.ess(self.island_weights)
 
     @property
@@ -290,10 +290,10 @@ class Posterior:
         islands = len(omega)
         axis = lambda values: omega.reshape(-1, *[1] * (values.ndim - 1))
         weighted = lambda w, values: (w * np.where(w == 0, 0.0, values)).sum(axis=0)
-        value = jax.tree.map(lambda values: weighted(axis(values), values), island_means)  # method.md (4)
+        value = jax.tree.map(lambda values: weighted(axis(values), values), island_means)  # method.md (5)
         if islands == 1:
             return Estimate(value, None)
-        error = lambda values, centre: np.sqrt(  # method.md (5)
+        error = lambda values, centre: np.sqrt(  # method.md (6)
             islands / (islands - 1) * weighted(axis(values) ** 2, (values - centre) ** 2)
         )
         return Estimate(value, jax.tree.map(error, island_means, value))

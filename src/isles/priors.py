@@ -96,7 +96,7 @@ class Gaussian:
         return -0.5 * z @ z - jnp.sum(jnp.log(scales)) - 0.5 * z.size * math.log(2 * math.pi)
 
     def log_ratio(self, new: Array, old: Array) -> Array:
-        """log p(new) − log p(old) from differences, method.md (20): exact to rounding though both be large."""
+        """log p(new) − log p(old) from differences, method.md (24): exact to rounding though both be large."""
         gap = self._solve(old - new)  # whitened after the subtraction, which loses nothing
         return 0.5 * jnp.sum(gap * (self.whiten(old) + self.whiten(new)))
 

@@ -133,12 +133,12 @@ def resample(method: str, weights: Floats, uniforms: Floats) -> Integers:
 
 
 def island_weights(log_evidence: Floats) -> Floats:
-    """ω_p ∝ Z_p, method.md (4), in log space: islands may differ by any number of nats."""
+    """ω_p ∝ Z_p, method.md (5), in log space: islands may differ by any number of nats."""
     return normalise(log_evidence)
 
 
 def combined_log_evidence(log_evidence: Floats) -> tuple[float, float | None]:
-    """log of the mean of Z_p, method.md (6), and its standard error over islands (None for one island)."""
+    """log of the mean of Z_p, method.md (7), and its standard error over islands (None for one island)."""
     combined = float(log_mean_exp(log_evidence))
     count = len(log_evidence)
     if count < 2 or not np.isfinite(combined):

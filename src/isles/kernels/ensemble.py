@@ -25,7 +25,7 @@ class Stretch(Kernel):
 
         θ' = y + z (θ − y),
 
-    accepted with probability min(1, z^{d−1} π_λ(θ')/π_λ(θ)): method.md (14). It samples any linear image of a
+    accepted with probability min(1, z^{d−1} π_λ(θ')/π_λ(θ)): method.md (18). It samples any linear image of a
     target as well as the target itself; acceptances fall as d grows. Needs an even number of particles,
     more than 2d of them. Cost: one epoch a step, no gradient.
 
@@ -73,7 +73,7 @@ class DE(Kernel):
 
         θ' = θ + γ (y − y') + b V^{1/2} ξ,   ξ ~ N(0, I),
 
-    accepted with probability min(1, π_λ(θ')/π_λ(θ)): method.md (15). With probability `jump`, γ is 1, which leads
+    accepted with probability min(1, π_λ(θ')/π_λ(θ)): method.md (19). With probability `jump`, γ is 1, which leads
     from one mode to another. Needs an even number of particles, more than 2d of them. Cost: one epoch a step, no
     gradient.
 

@@ -25,7 +25,7 @@ class HMC(Kernel):
 
         q ← q + ε/2 ∇log π_λ(θ),   θ ← θ + ε M₀⁻¹ q,   q ← q + ε/2 ∇log π_λ(θ)
 
-    are accepted with probability min(1, e^{−ΔH}): method.md (9). Cost: L epochs a step, since the gradient
+    are accepted with probability min(1, e^{−ΔH}): method.md (13). Cost: L epochs a step, since the gradient
     at the current point is kept.
 
     With `mass="population"`, M₀⁻¹ is the diagonal of the particles' weighted variances before resampling, as in
@@ -128,7 +128,7 @@ def leapfrog_step(
     start = (state._replace(log_prior=unused), momentum, half_kick(state), jnp.zeros((), jnp.int32))
     end, momentum_end, _, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
     end = end._replace(log_prior=problem.prior.log_density(end.position))
-    # method.md (20)
+    # method.md (24)
     kinetic = 0.5 * jnp.sum(inverse_mass * (momentum_end - momentum) * (momentum_end + momentum))
     log_ratio = problem.log_ratio(end, state, tempering) - kinetic
     state, acceptance = base.accept(key_accept, log_ratio, end, state)

@@ -20,7 +20,7 @@ class MALA(Kernel):
     r"""Metropolis-adjusted Langevin algorithm (Roberts and Tweedie 1996).
 
     θ' = θ + ε²/2 V ∇log π_λ(θ) + ε V^{1/2} ξ, with V the inverse of `mass`. It is Hamiltonian Monte Carlo with
-    one leapfrog, and computed so: method.md (10). Cost: one epoch a step.
+    one leapfrog, and computed so: method.md (14). Cost: one epoch a step.
 
     Args:
         step_size: ε, fixed; adapted to `target_acceptance` when None, starting at

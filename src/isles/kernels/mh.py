@@ -20,7 +20,7 @@ from isles.problem import Problem, State
 class MH(Kernel):
     r"""Random-walk Metropolis-Hastings: θ' = θ + ε V^{1/2} ξ, ξ ~ N(0, I).
 
-    Accepted with probability min(1, π_λ(θ')/π_λ(θ)): method.md (12). Cost: one epoch a step, no gradient.
+    Accepted with probability min(1, π_λ(θ')/π_λ(θ)): method.md (16). Cost: one epoch a step, no gradient.
 
     Args:
         step_size: ε, fixed; adapted to `target_acceptance` when None, starting at 2.38/√d (times the

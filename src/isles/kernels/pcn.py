@@ -26,7 +26,7 @@ class PCN(Kernel):
         z'_i = √(1 − b_i) z_i + √b_i ξ_i,   ξ ~ N(0, I).
 
     The proposal is reversible for the prior, so it is accepted with the tempered likelihood ratio alone:
-    method.md (11). Needs a Gaussian prior. Cost: one epoch a step, no gradient.
+    method.md (15). Needs a Gaussian prior. Cost: one epoch a step, no gradient.
 
     Args:
         step_size: β, fixed; adapted to `target_acceptance` when None, starting at 0.5.

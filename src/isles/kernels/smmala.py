@@ -28,7 +28,7 @@ class SmMALA(Kernel):
         θ' = θ + ε²/2 G(θ)⁻¹ ∇log π_λ(θ) + ε G(θ)^{−1/2} ξ,   ξ ~ N(0, I),
 
     accepted with probability `min(1, π_λ(θ') q(θ|θ') / (π_λ(θ) q(θ'|θ)))`. Simplified: the metric's derivatives
-    are left out of the drift, which costs acceptances and no exactness: method.md (13). For some hundreds of
+    are left out of the drift, which costs acceptances and no exactness: method.md (17). For some hundreds of
     parameters at most.
 
     Cost: 1 + k epochs a step, one for likelihood and gradient and one for each of the k numbers of a row whose

@@ -102,7 +102,7 @@ class AIS(Tempered):
         fixed = self.schedule if self.plan is None else self.plan.schedule
         tempering = np.where(moving, float(problem.dtype.type(fixed[block.stage])), 1.0)
         step = weights.increments(block.log_likelihood, tempering - block.tempering)
-        log_weights = block.log_weights + step  # method.md (8)
+        log_weights = block.log_weights + step  # method.md (9)
         log_evidence = np.where(moving, weights.log_mean_exp(log_weights), block.log_evidence)
         # scales from the particles without their weights: a heavy particle would tune its own moves, a bias
         equal = np.where(np.isfinite(block.log_likelihood), 0.0, -np.inf)

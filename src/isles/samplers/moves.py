@@ -39,7 +39,7 @@ def by_halves(step: Callable[..., Any], partners: int, particles: int) -> Callab
 
 
 def along_chains(step: Callable[..., Any], chain: int, islands: int, number: Array) -> Callable[..., Any]:
-    """Mutation `number` of chains whose states all stay: those of that number move on to the next.
+    """Mutation `number` of chains whose states all stay: those of that number move on to the next, method.md (4).
 
     An island's rows are its chains' first states, then their second ones, and so on.
     """

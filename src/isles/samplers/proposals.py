@@ -155,7 +155,7 @@ def _step(problem: Problem, chains: Chains, keys: Array, dials: Dials, proposals
 def _propose(
     stds: Array, proposals: int, key: Array, position: Array, step_size: Array, covariance: Array | None
 ) -> Array:
-    """K points (K, d) around a point that is itself drawn around `position`."""
+    """K points (K, d) around a point that is itself drawn around `position`, method.md (10)."""
     noise = jax.random.normal(key, (proposals + 1, position.size), position.dtype)
     if covariance is None:
         noise = noise * stds
@@ -167,7 +167,7 @@ def _propose(
 
 
 def weigh(problem: Problem, points: State) -> Array:
-    """p_j ∝ π(x_j) of points with leaves (K + 1, ...); all zero where no point has a likelihood."""
+    """p_j, method.md (11), of points with leaves (K + 1, ...); all zero where no point has a likelihood."""
     total = points.log_prior + points.log_likelihood
     best = jnp.argmax(jnp.where(points.nonfinite | jnp.isnan(total), -jnp.inf, total))
     reference = jax.tree.map(lambda leaf: leaf[best], points)
@@ -177,7 +177,7 @@ def weigh(problem: Problem, points: State) -> Array:
 
 
 def _learn(number: Array, mean: Array, covariance: Array, points: Array, weights: Array) -> tuple[Array, Array]:
-    """Mean (d,) and covariance (d, d) after a look at weighted points, with weight (1 + m)^{−0.7} on the new."""
+    """Mean (d,) and covariance (d, d) after a look at weighted points: method.md (12)."""
     gain = (1 + number).astype(mean.dtype) ** -0.7
     points = jnp.where(weights[:, None] > 0, points, 0.0)
     mean = mean + gain * (weights @ points - mean)
