@@ -47,8 +47,8 @@ THEIRS: Row = {
 # many gradients as theirs
 OURS: Row = {
     "hidden": list(HIDDEN), "prior_std": 1.0, "islands": 2, "chains": 8, "climb": 2000, "learning_rate": 0.01,
-    "batch_rows": None, "shrink": 1.0, "burn_in": 250, "draws": 63, "thin": 5, "leapfrogs": 100, "target_acceptance": 0.9,
-    "mass": "identity",
+    "batch_rows": None, "shrink": 1.0, "burn_in": 250, "draws": 63, "thin": 5, "leapfrogs": 100,
+    "target_acceptance": 0.9, "mass": "identity",
 }  # fmt: skip
 QUICK_THEIRS = THEIRS | {"n_members": 2, "epochs": 20, "warmup_steps": 50, "n_samples": 20}
 QUICK_OURS = OURS | {"hidden": [4], "chains": 2, "climb": 20, "burn_in": 10, "draws": 5, "thin": 1, "leapfrogs": 5}
