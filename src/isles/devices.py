@@ -66,7 +66,8 @@ def spans_processes(mesh: Mesh | None) -> bool:
 
 def fetch(tree: Any) -> Any:
     """Arrays on the host. What lies in several processes is gathered first, so all of them have to ask for it."""
-    far = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable]
+    arrays: list[Any] = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    far = [leaf for leaf in arrays if not leaf.is_fully_addressable]
     if any(not leaf.is_fully_replicated for leaf in far):
         tree = _everywhere(tree, NamedSharding(far[0].sharding.mesh, PartitionSpec()))
     return jax.device_get(tree)
