@@ -75,7 +75,7 @@ DIMENSION, LEAPFROGS = 7890, 25  # of the CNN; of a stage, as long as none has b
 
 def cells(sizes: Mapping[str, Any]) -> list[Cell]:
     """One sampler over k processes, for several k and NP; islands of several N, as many as the largest NP has."""
-    found, keys = list[Cell](), ("problem", "data", "trajectory", "max_leapfrogs", "M")
+    found, keys = list[Cell](), ("problem", "trajectory", "max_leapfrogs", "M")
     common = {key: sizes[key] for key in keys} | {"test": sizes.get("test"), "realizations": 1}
     for k, samples in sizes["processes"].items():
         for n in samples:
@@ -106,18 +106,20 @@ def run(facts: Mapping[str, Any], part: int, seed: int) -> dict[str, Any]:
 def run_islands(facts: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """All islands on the local engine; of every number of them, the first ones are scored."""
     import isles
+    from isles import builtin
 
+    problem = builtin.problem(**facts["problem"])
     sampler = together.sampler_of(facts)
     with warnings.catch_warnings():  # compiled programs are kept on disk, for all workers
         warnings.simplefilter("ignore", isles.IslesWarning)
-        isles.sample(facts["problem"], together.short_of(sampler), engine="local", workers=1)
+        isles.sample(problem, together.short_of(sampler), engine="local", workers=1)
     begun = time.perf_counter()
     posterior = isles.sample(
-        facts["problem"], sampler,
+        problem, sampler,
         islands=max(facts["P"]), seed=seed, engine="local", workers=facts["workers"], islands_per_block=1,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
-    test = isles.data.load(facts["data"], test=facts["test"])
+    test = isles.data.load(facts["problem"]["data"], test=facts["test"])
     each = [posterior.select(island) for island in range(max(facts["P"]))]
     probabilities = np.stack([np.asarray(one.predict(test.x_test).probabilities) for one in each])
     log_evidence = np.asarray(posterior.island_log_evidence)
