@@ -25,6 +25,7 @@ from experiments.studies import (
     study,
     targets,
     theory,
+    together,
 )
 from sklearn import metrics as judge
 
@@ -275,6 +276,15 @@ def test_overhead_by_hand() -> None:
     assert network.overhead(64, 1000, 1, wire, leapfrogs=10, epoch_seconds=1e-3) == 0
     four = network.overhead(64, 1000, 4, wire, leapfrogs=10, epoch_seconds=1e-3)  # half the work, two latencies
     assert four == pytest.approx(100 * (2 * 260e-6 + 1.5 * 276e-6) / 0.16)
+
+
+def test_processes_that_fail_or_wait_for_ever_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"problem": {"data": "no such data", "model": "cnn"}, "seed": 1, "shared": True}
+    with pytest.raises(RuntimeError, match=r"(?s)process 0 of 1 ended with exit code 1.*no such data"):
+        together.launch(job, 1, epochs=1)
+    monkeypatch.setattr(together, "PATIENCE", 0.2)
+    with pytest.raises(RuntimeError, match=r"process 0 of 1 took too long"):
+        together.launch(job, 1, epochs=1)
 
 
 def test_communication_page_from_made_up_pieces(own: Path) -> None:

@@ -80,20 +80,26 @@ def cells(sizes: Mapping[str, Any]) -> list[Cell]:
     for k, samples in sizes["processes"].items():
         for n in samples:
             facts = {"what": "one", "N": n, "processes": int(k)} | common
-            found.append(Cell(f"one-n{n}-k{k}", facts, sizes["parts"], n * EPOCHS.get(n, 100), "one"))
+            found.append(Cell(f"one-n{n}-k{k}", facts, sizes["parts"], expected_epochs(n), "one"))
     for n in sizes["islands_N"]:
         counts = [samples // n for samples in sizes["samples"]]
         facts = {"what": "islands", "N": n, "P": counts, "workers": sizes["workers"]} | common
-        cost = n * counts[-1] * EPOCHS.get(n, 100)
+        cost = counts[-1] * expected_epochs(n)
         found.append(Cell(f"islands-n{n}", facts, sizes["parts"], cost, "islands"))
     return found
+
+
+def expected_epochs(particles: int) -> float:
+    """Of all particles of one sampler."""
+    return particles * EPOCHS.get(particles, 100)
 
 
 def run(facts: Mapping[str, Any], part: int, seed: int) -> dict[str, Any]:
     """One realization."""
     if facts["what"] == "islands":
         return run_islands(facts, seed)
-    found = together.launch({**facts, "seed": seed, "shared": True}, facts["processes"])
+    job = {**facts, "seed": seed, "shared": True}
+    found = together.launch(job, facts["processes"], epochs=expected_epochs(facts["N"]))
     cores = len(os.sched_getaffinity(0))
     cpu = sum(each["cpu_seconds"] for each in found)
     return found[0] | {

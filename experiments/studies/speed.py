@@ -24,16 +24,21 @@ def cells(sizes: Mapping[str, Any]) -> list[Cell]:
     """One process a core, each with an island of its own: no communication."""
     keys = "problem", "N", "stages", "leapfrogs", "step_size"
     work = {key: sizes[key] for key in keys} | {"realizations": 1}
-    epochs = sizes["N"] * (1 + sizes["stages"] * sizes["leapfrogs"])
     return [
-        Cell(f"cores-{count}", work | {"cores": count}, sizes["parts"], count * epochs, "smc")
+        Cell(f"cores-{count}", work | {"cores": count}, sizes["parts"], count * island_epochs(work), "smc")
         for count in sizes["cores"]
     ]
 
 
+def island_epochs(facts: Mapping[str, Any]) -> int:
+    """Of all particles: the prior draws, and the leapfrogs of all stages."""
+    return int(facts["N"] * (1 + facts["stages"] * facts["leapfrogs"]))
+
+
 def run(facts: Mapping[str, Any], part: int, seed: int) -> dict[str, Any]:
     """The same work in every process, at the same time."""
-    found = together.launch({**facts, "seed": seed, "shared": False}, facts["cores"])
+    job = {**facts, "seed": seed, "shared": False}
+    found = together.launch(job, facts["cores"], epochs=facts["cores"] * island_epochs(facts))
     total, seconds = sum(each["particle_epochs"] for each in found), max(each["seconds"] for each in found)
     return {
         "particle_epochs": total,

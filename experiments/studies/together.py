@@ -23,13 +23,21 @@ from experiments.studies.study import ROOT, short
 
 FOUND = "found: "  # before what a process found, on a line of its output
 LOOK = 0.05  # seconds between looks at the processes
+PATIENCE, SLOWEST = 300.0, 5.0  # seconds to start in, and particle-epochs a second: processes may wait for ever
 REPEATS, REDUCTIONS = 10, 20
 
 
-def launch(job: Mapping[str, Any], processes: int) -> list[dict[str, Any]]:
-    """What each of so many processes finds; if one fails, the others are stopped."""
+def launch(job: Mapping[str, Any], processes: int, *, epochs: float) -> list[dict[str, Any]]:
+    """What each of so many processes finds. If one fails, or takes far too long, all are stopped.
+
+    Args:
+        job: what to sample, by `work`.
+        processes: one thread each.
+        epochs: of all particles, as expected.
+    """
     import isles
 
+    end = time.monotonic() + PATIENCE + epochs / SLOWEST
     call = [sys.executable, "-m", "experiments.studies.together", _free_address(), str(processes)]
     environment = os.environ | {"NPROC": "1"}  # one thread each
     with contextlib.ExitStack() as stack:
@@ -42,18 +50,19 @@ def launch(job: Mapping[str, Any], processes: int) -> list[dict[str, Any]]:
             for number, output in enumerate(outputs)
         ]  # fmt: skip
         try:
-            while any(process.poll() is None for process in running):
-                if any(process.returncode for process in running):
-                    break
+            codes = [process.poll() for process in running]
+            while None in codes and not any(codes) and time.monotonic() < end:
                 time.sleep(LOOK)
+                codes = [process.poll() for process in running]
         finally:
             for process in running:
                 process.kill()  # JAX hears SIGTERM and goes on
                 process.wait()
         said = [(output.seek(0), output.read())[1] for output in outputs]
-    failed = [text for process, text in zip(running, said, strict=True) if process.returncode > 0]
-    if failed:
-        raise RuntimeError(f"one of {processes} processes failed:\n{failed[0][-2000:]}")
+    for number, code in enumerate(codes):
+        if code or (code is None and not any(codes)):
+            how = f"ended with exit code {code}" if code else "took too long"
+            raise RuntimeError(f"process {number} of {processes} {how}:\n{said[number][-2000:]}")
     found = [json.loads(text[text.rindex(FOUND) + len(FOUND) :].splitlines()[0]) for text in said]
     for message in found[0].pop("warnings"):
         warnings.warn(message, isles.IslesWarning, stacklevel=2)
