@@ -180,9 +180,11 @@ class Posterior:
 
     def std(self) -> Params:
         """Posterior standard deviation of every parameter."""
-        positions, w = self._positions().astype(np.float64), self.weights
-        centred = positions - np.einsum("pn,pnd->d", w, positions)
-        return self.layout.unravel_numpy(np.sqrt(np.einsum("pn,pnd->d", w, centred**2)))
+        mean = np.einsum("pn,pnd->d", self.weights, self._positions())
+        pairs = zip(self.weights, self._positions(), strict=True)  # a float64 copy of one island at a time
+        return self.layout.unravel_numpy(
+            np.sqrt(np.sum([w @ (points - mean) ** 2 for w, points in pairs], axis=0))
+        )
 
     def resample(self, count: int, seed: int = 0) -> Params:
         """`count` equally weighted draws, in random order; leaves have that leading axis."""

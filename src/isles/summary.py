@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TOO_FEW_ACCEPTED = 0.05  # moves
 TOO_MUCH_RISE = 0.3  # of the log-likelihood within a stage, in standard deviations; 0 if particles keep up
 TOO_MUCH_MEMORY = 0.97  # correlation with the start of a stage, at its end
+GROUP_NUMBERS = 1 << 23  # of draws looked at in float64 at a time
 
 
 @dataclass(frozen=True)
@@ -142,34 +144,50 @@ def _agreement(posterior: Posterior) -> dict[str, Any]:
             rows["R-hat between islands"] = _island_rhat(posterior)
             rows["R-hat between islands, floor"] = diagnostics.nested_rhat_floor(draws)
         return rows
-    chains = posterior.chain_positions().astype(np.float64)
     count, length = posterior.chain_shape
-    if posterior.shared_start and islands > 1 and count > 1:
-        rows["nested R-hat"] = float(np.max(diagnostics.nested_rhat(chains)))
-        rows["nested R-hat, floor"] = diagnostics.nested_rhat_floor(count)
-    if length >= 4:
+    worst: dict[str, list[float]] = {}
+    for chains in _coordinate_groups(posterior.chain_positions()):
         flat = chains.reshape(-1, length, chains.shape[-1])
-        rows["R-hat"] = float(np.max(diagnostics.rhat(flat)))
-        with contextlib.suppress(ValueError):
-            draws_apart = float(np.max(diagnostics.iact(flat, strict=False)))
-            steps = draws_apart * posterior.draw_steps
-            rows["IACT, steps"] = steps
-            if "step" in posterior.trace:
-                spent = posterior.trace["epochs"].sum(axis=0).max()  # by steps, not by finding starts
-                rows["IACT, epochs"] = steps * spent / max(posterior.trace["step"].max(), 1)
-            rows["ESS"] = float(flat.shape[0] * length / draws_apart)
+        if posterior.shared_start and islands > 1 and count > 1:
+            worst.setdefault("nested R-hat", []).append(float(np.max(diagnostics.nested_rhat(chains))))
+        if length >= 4:
+            worst.setdefault("R-hat", []).append(float(np.max(diagnostics.rhat(flat))))
+            with contextlib.suppress(ValueError):
+                worst.setdefault("IACT", []).append(float(np.max(diagnostics.iact(flat, strict=False))))
+    if "nested R-hat" in worst:
+        rows["nested R-hat"] = float(np.max(worst["nested R-hat"]))
+        rows["nested R-hat, floor"] = diagnostics.nested_rhat_floor(count)
+    if "R-hat" in worst:
+        rows["R-hat"] = float(np.max(worst["R-hat"]))
+    if "IACT" in worst:
+        steps = float(np.max(worst["IACT"])) * posterior.draw_steps
+        rows["IACT, steps"] = steps
+        if "step" in posterior.trace:
+            spent = posterior.trace["epochs"].sum(axis=0).max()  # by steps, not by finding starts
+            rows["IACT, epochs"] = steps * spent / max(posterior.trace["step"].max(), 1)
+        rows["ESS"] = islands * count * length / float(np.max(worst["IACT"]))
     return rows
+
+
+def _coordinate_groups(chains: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """All chains (..., d), some coordinates at a time, in float64: a copy of all would double what a run needs."""
+    dimension = chains.shape[-1]
+    size = max(GROUP_NUMBERS * dimension // max(chains.size, 1), 1)
+    for start in range(0, dimension, size):
+        yield chains[..., start : start + size].astype(np.float64)
 
 
 def _island_rhat(posterior: Posterior) -> float:
     """√(1 + B/W) with the variances of island means and within islands summed over coordinates."""
     positions = posterior._positions()
-    alive = np.isfinite(posterior.log_weights).any(axis=1)
-    positions = positions[alive].astype(np.float64)
-    within = weights.normalise(posterior.log_weights[alive])
-    means = np.einsum("pn,pnd->pd", within, positions)
     count = positions.shape[1]
-    squares = np.einsum("pn,pnd->pd", within, (positions - means[:, None]) ** 2) * count / (count - 1)
+    moments = []
+    for island in np.flatnonzero(np.isfinite(posterior.log_weights).any(axis=1)):
+        within = weights.normalise(posterior.log_weights[island])
+        points = positions[island].astype(np.float64)
+        mean = within @ points
+        moments.append((mean, within @ (points - mean) ** 2 * count / (count - 1)))
+    means, squares = (np.array(part) for part in zip(*moments, strict=True)) if moments else (np.empty(0),) * 2
     if len(means) < 2 or squares.sum() == 0:
         return float("inf")
     scale = np.maximum(squares.mean(axis=0), 1e-300)

@@ -135,7 +135,7 @@ def _sample(
     if way is not None:
         way.check(problem)
         rate, climb_steps = number(way.learning_rate), np.int32(way.steps(problem))
-        rows, foot = own(keys.Purpose.OPTIMISATION), ascent.foot(positions, climb_steps)
+        rows, foot = own(keys.Purpose.OPTIMISATION), ascent.foot(positions, climb_steps, way.shrink)
         positions = ascent.climb(problem, foot, rows, rate, climb_steps, way.batch_rows).position
         spent += way.epochs
     found = _run(

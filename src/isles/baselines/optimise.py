@@ -97,7 +97,8 @@ def optimise(problem: Problem, starts: int, way: Optimised, seed: int, *, prior:
     positions = draw_prior(problem, own(keys.Purpose.PRIOR))
     steps, rate = np.int32(way.steps(problem)), np.asarray(way.learning_rate, problem.dtype)
     rows = own(keys.Purpose.OPTIMISATION)
-    end = ascent.climb(problem, ascent.foot(positions, steps), rows, rate, steps, way.batch_rows, prior=prior)
+    foot = ascent.foot(positions, steps, way.shrink)
+    end = ascent.climb(problem, foot, rows, rate, steps, way.batch_rows, prior=prior)
     ends = evaluate(problem, end.position)
     complain(ends.log_likelihood, "fits", f"lower learning_rate={way.learning_rate}", level=3)
     return ends

@@ -169,6 +169,7 @@ SETTINGS: dict[str, Setting] = {
     "shared_start": flag("All chains of an island start at one point. [default: no]", ("mcmc",)),
     "start": choice("Where chains start", "prior", "optimised", of=("mcmc",)),
     "start_epochs": whole("Epochs of --start optimised. [default: 500]", of=("mcmc",)),
+    "start_shrink": positive("Factor on the draws that --start optimised climbs from. [default: 1]", ("mcmc",)),
     "start_learning_rate": positive("Learning rate of --start optimised, at first. [default: 0.01]", ("mcmc",)),
     "start_batch_rows": whole("Rows of a step of --start optimised; by default all.", of=("mcmc",)),
     "kernel": choice("How particles move", *KERNELS),
@@ -202,7 +203,12 @@ SETTINGS: dict[str, Setting] = {
     "grace_seconds": whole("How long before the time limit a task is told to write a checkpoint. [default: 120]"),
     "dependency": choice("When the merge job runs", "afterany", "afterok"),
 }  # fmt: skip
-OPTIMISED = {"start_epochs": "epochs", "start_learning_rate": "learning_rate", "start_batch_rows": "batch_rows"}
+OPTIMISED = {
+    "start_epochs": "epochs",
+    "start_learning_rate": "learning_rate",
+    "start_batch_rows": "batch_rows",
+    "start_shrink": "shrink",
+}
 SAMPLING = [name for name, setting in SETTINGS.items() if setting.of or name in ("sampler", "kernel")]
 DEFINING = ["islands", "seed", "islands_per_block", "chunk_rows", "keep", "threads", *SAMPLING]
 ENGINE = ["engine", "workers", "retries", "checkpoint_seconds"]

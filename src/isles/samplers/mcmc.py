@@ -125,7 +125,7 @@ class MCMC:
             late_acceptance=np.zeros((len(islands), self.chains)),
             rounding=0.0,
             obituary=None if alive.any() else blocks.describe_dead(islands, alive, nonfinite),
-            climb=None if self.way is None else ascent.foot(states.position, self.way.steps(problem)),
+            climb=starts.foot(problem, self.way, states),
         )
 
     def _outset(self, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:

@@ -27,6 +27,11 @@ def keys(sampler: MCMC, root: Array, purpose: Purpose, islands: np.ndarray[Any, 
     return particle_keys(root, purpose, 0, islands, sampler.chains)
 
 
+def foot(problem: Problem, way: Optimised | None, states: State) -> Climb | None:
+    """Where climbs begin, if there are any."""
+    return None if way is None else ascent.foot(states.position, way.steps(problem), way.shrink)
+
+
 def climb_on(problem: Problem, way: Optimised, climb: Climb, row_keys: Array, pace: Pace, pause: Pause) -> Climb:
     """To the end, or to a `pause`."""
     done, steps = int(climb.step), int(climb.steps)
