@@ -14,7 +14,19 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 from experiments.studies import __main__ as command
-from experiments.studies import credit, estimates, exchange, fits, free_parameters, page, study, targets, theory
+from experiments.studies import (
+    credit,
+    estimates,
+    exchange,
+    fits,
+    free_parameters,
+    network,
+    page,
+    study,
+    targets,
+    theory,
+    together,
+)
 from sklearn import metrics as judge
 
 import isles
@@ -33,12 +45,15 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def keep(chosen: study.Study, cell: study.Cell, part: int, found: dict[str, Any]) -> None:
+def keep(
+    chosen: study.Study, cell: study.Cell, part: int, found: dict[str, Any], particle_epochs: int = 10
+) -> None:
     """A piece as if it had been run."""
     path = chosen.path(cell)
     path.parent.mkdir(parents=True, exist_ok=True)
     piece = {
-        "cell": cell.name, "facts": cell.facts, "part": part, "seed": 1, "particle_epochs": 10, "seconds": 1.0,
+        "cell": cell.name, "facts": cell.facts, "part": part, "seed": 1, "particle_epochs": particle_epochs,
+        "seconds": 1.0,
         "warnings": [], "found": found,
     }  # fmt: skip
     with open(path, "a") as file:
@@ -147,8 +162,10 @@ def test_queue(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=files_at_hand if name == "credit" else ()) for name in study.NAMES]
 )
-def test_quick_run_is_cut_resumed_and_told(name: str, own: Path) -> None:
+def test_quick_run_is_cut_resumed_and_told(name: str, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = study.load(name, "quick", own)
+    if chosen.alone:  # it starts processes, which would take longer to compile well than to run
+        monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert not study.run(chosen, max_seconds=1e-9, say=lambda _: None) and not chosen.folder.exists()
 
     def cut(line: str) -> None:
@@ -245,6 +262,52 @@ def test_free_parameters_page_from_made_up_pieces(own: Path) -> None:
     assert f"{2.0 / (200 * low.facts['M'] ** 0.3789):.3g}" in row and "0.216" in row
     assert any(line.startswith("| pCN, one chain | high | 0 | not run | 0.0676") for line in text.splitlines())
     assert free_parameters.STAGES * low.facts["M"] * 2 == pytest.approx(722, rel=0.05)
+
+
+def test_overhead_by_hand() -> None:
+    """64 particles of 1000 parameters on 2 processes, 10 leapfrogs of 1 ms, 10 µs and 1 GB/s."""
+    wire = network.Network("wire", 1e-5, 1e9)
+    assert network.stage_collectives(10) == 6 + 2 + 5 + 10 + 3
+    # half of two arrays of 64,000 numbers, and of five sums of 1000 that go around twice
+    assert network.stage_bytes(64, 1000, 2) == 256_000 + 20_000
+    # (26 messages · 10 µs + 276 kB / (1 GB/s)) / (32 particles · 10 ms)
+    share = network.overhead(64, 1000, 2, wire, leapfrogs=10, epoch_seconds=1e-3)
+    assert share == pytest.approx(100 * (260e-6 + 276e-6) / 0.32)
+    assert network.overhead(64, 1000, 1, wire, leapfrogs=10, epoch_seconds=1e-3) == 0
+    four = network.overhead(64, 1000, 4, wire, leapfrogs=10, epoch_seconds=1e-3)  # half the work, two latencies
+    assert four == pytest.approx(100 * (2 * 260e-6 + 1.5 * 276e-6) / 0.16)
+
+
+def test_processes_that_fail_or_wait_for_ever_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"problem": {"data": "no such data", "model": "cnn"}, "seed": 1, "shared": True}
+    with pytest.raises(RuntimeError, match=r"(?s)process 0 of 1 ended with exit code 1.*no such data"):
+        together.launch(job, 1, epochs=1)
+    monkeypatch.setattr(together, "PATIENCE", 0.2)
+    with pytest.raises(RuntimeError, match=r"process 0 of 1 took too long"):
+        together.launch(job, 1, epochs=1)
+
+
+def test_communication_page_from_made_up_pieces(own: Path) -> None:
+    """Ten per cent more epochs at twenty per cent more time each are told apart; the rest has not been run."""
+    chosen = study.load("communication", "standard", own)
+    cell = {cell.name: cell for cell in chosen.cells}
+    exchanged = {"resample_seconds": 0.3, "read_seconds": 0.1, "reduce_seconds": 0.01, "oversubscribed": False}
+    one = {"epochs": 110, "stages": 5, "seconds": 33.0, "cpu_seconds": 49.5, "accuracy": 85.0, "nll": 0.46}
+    keep(chosen, cell["one-n128-k2"], 0, one | exchanged, particle_epochs=2 * 110)  # 2 · 33 s / 220: 300 ms
+    scores = {f"{name}_{way}": [1.0] * 4 for name in ("accuracy", "nll") for way in ("evidence", "equal")}
+    islands = {"epochs": [90.0, 110.0] * 4, "seconds": 100.0, "stages": 5, **scores}
+    keep(chosen, cell["islands-n32"], 0, islands, particle_epochs=800)  # 2 · 100 s / 800: 250 ms
+    page.write(chosen)
+    facts = json.loads((chosen.folder / "results.json").read_text())["tables"]["one-n128-k2"]
+    assert facts["growth"] == pytest.approx([32, 10, 20])
+    assert facts["communication"] == pytest.approx((5 * 0.4 + 110 * 0.01) / 33)
+    assert facts["waiting"] == pytest.approx(0.25)
+    text = (chosen.folder / "README.md").read_text()
+    assert "| 128 | 2 | 10.0 % | 20.0 % | 32.0 % | 13 % | 22 % | 38 % | 40 % |" in text
+    assert "| 256 | not run | not run | not run | not run | 22 % | 44 % | 75 % | 80 % |" in text
+    assert "| 8 | 32 | 0 | not run" in text and "Stages have 22 leapfrogs, as measured" in text
+    # an island of 110 epochs and 32 particles at 250 ms
+    assert "| 32 | 8 | 1 | 1 | 1 | 1 | 1 | 100 | 880 | 250 | 85.26 | 0.46 | 669.3 | 98.78 |" in text
 
 
 def test_ratio_is_of_the_same_draws() -> None:

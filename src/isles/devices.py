@@ -1,12 +1,14 @@
-"""Several devices in one process: particles along one axis of a mesh, rows of data along the other."""
+"""Several devices, of one process or of many: particles along one axis of a mesh, rows of data along the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from isles import checks
 
@@ -19,7 +21,9 @@ def mesh(particles: int | None = None, data: int = 1, *, devices: Sequence[jax.D
     Args:
         particles: parts that the particles of an island are split into; by default, all devices / `data`.
         data: parts that the rows of data are split into, for data sets that do not fit on one device.
-        devices: which ones, and in which order; by default, those that JAX sees.
+        devices: which ones, and in which order; by default, those that JAX sees. After
+            `jax.distributed.initialize` these are the devices of all processes, each of which then makes the same
+            call of `isles.sample`.
 
     >>> dict(mesh(particles=1, data=1).shape)
     {'particles': 1, 'data': 1}
@@ -46,4 +50,33 @@ def check(mesh: object, width: int) -> Mesh:
         raise ValueError(
             f"{width} particles cannot be split evenly over {parts} devices; take a multiple of {parts}"
         )
+    owners = _owners(mesh)
+    if owners not in ({jax.process_index()}, set(range(jax.process_count()))):
+        raise ValueError(
+            f"the mesh has devices of processes {sorted(owners)}, this is process {jax.process_index()} of "
+            f"{jax.process_count()}; make it of jax.local_devices(), or of devices of all processes"
+        )
     return mesh
+
+
+def spans_processes(mesh: Mesh | None) -> bool:
+    """Whether several processes work on one island."""
+    return mesh is not None and len(_owners(mesh)) > 1
+
+
+def fetch(tree: Any) -> Any:
+    """Arrays on the host. What lies in several processes is gathered first, so all of them have to ask for it."""
+    arrays: list[Any] = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    far = [leaf for leaf in arrays if not leaf.is_fully_addressable]
+    if any(not leaf.is_fully_replicated for leaf in far):
+        tree = _everywhere(tree, NamedSharding(far[0].sharding.mesh, PartitionSpec()))
+    return jax.device_get(tree)
+
+
+@partial(jax.jit, static_argnames="sharding")
+def _everywhere(tree: Any, sharding: NamedSharding) -> Any:
+    return jax.lax.with_sharding_constraint(tree, sharding)
+
+
+def _owners(mesh: Mesh) -> set[int]:
+    return {device.process_index for device in mesh.devices.flat}

@@ -11,9 +11,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from isles import cache, checks, progress, results
+from isles import cache, checks, devices, progress, results
 from isles.checks import DeadWorkerError, IslesWarning
 from isles.definition import Definition, check_agreement, check_output, define, digest, read_sampler, reopen
 from isles.engines.blocks import CHECKPOINT_SECONDS, Work
@@ -24,6 +26,7 @@ from isles.likelihoods import known
 from isles.posterior import Posterior
 from isles.problem import Problem
 from isles.samplers.block import BlockResult, Sampler
+from isles.samplers.stages import Tempered
 from isles.store.folder import RunFolder, Saved
 
 FolderName = str | os.PathLike[str]
@@ -83,7 +86,8 @@ def sample(
         retries: how often a block is run again if its worker dies, as when memory runs out; 2 by default.
         islands_per_block: islands advanced together as one program; the default is a function of shapes.
         chunk_rows: rows of data evaluated at a time; see `Problem`.
-        mesh: devices of this process to share the particles and the data of an island; see `isles.mesh`.
+        mesh: devices to share the particles and the data of an island, of this process or of several; see
+            `isles.mesh`.
         collect: functions of the parameters whose posterior means are accumulated while running.
         keep: which draws are stored: `"all"`, `"thinned"` (at most 1000 a chain, or some 10,000
             points of MPMCMC) or `"none"`.
@@ -99,7 +103,9 @@ def sample(
     where = choose_engine(engine, workers, threads, retries, here=folder is None or mesh is not None)
     budget = check_budget(max_seconds, max_epochs, finish_started)
     if mesh is not None and engine is not None:
-        raise ValueError(f"mesh= is for devices of this process, engine={engine!r} for others; leave one out")
+        raise ValueError(
+            f"mesh= is for devices of the processes that call, engine={engine!r} for others; leave one out"
+        )
     definition = define(
         problem, sampler, where.threads,
         islands=islands, seed=seed, islands_per_block=islands_per_block, chunk_rows=chunk_rows, mesh=mesh,
@@ -178,6 +184,8 @@ def conduct(
     shown: bool | None,
 ) -> Posterior:
     """Run what is left of a run, and merge it."""
+    if devices.spans_processes(definition.mesh):
+        check_together(definition, folder, budget)
     kept = folder is not None
     blocks = definition.blocks
     with contextlib.ExitStack() as stack:
@@ -219,6 +227,33 @@ def conduct(
     for message in posterior.warnings:
         warnings.warn(message, IslesWarning, stacklevel=3)
     return posterior
+
+
+def check_together(definition: Definition, folder: FolderName | None, budget: Budget) -> None:
+    """Whether processes that share islands can do what is asked for, and are all asked for the same."""
+    if not isinstance(definition.sampler, Tempered):
+        raise ValueError(
+            f"a mesh over several processes runs SMC and AIS, not {type(definition.sampler).__name__}; take "
+            f"devices of one process, or independent islands with engine="
+        )
+    if folder is not None:
+        raise ValueError(
+            f"folder={os.fspath(folder)!r} is for runs of one process, and the mesh spans several; leave it out, "
+            f"and save the posterior in one of them"
+        )
+    if budget.max_seconds is not None:
+        raise ValueError(
+            f"max_seconds={budget.max_seconds} goes by each process's own clock, and processes that share a mesh "
+            f"have to stop together; take max_epochs"
+        )
+    name = np.frombuffer(bytes.fromhex(digest(definition.write().facts)), np.uint8)
+    names = multihost_utils.process_allgather(name)
+    others = np.flatnonzero((names != names[0]).any(axis=1))
+    if others.size:
+        raise ValueError(
+            f"process {others[0]} calls isles.sample with another problem or other settings than process 0; all "
+            f"processes of a mesh must make the same call"
+        )
 
 
 def resume_call(definition: Definition, written: Saved, folder: FolderName) -> str:

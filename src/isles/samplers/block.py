@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jax import Array
 
+from isles import devices
 from isles.kernels.base import Kernel
 from isles.layout import Params
 from isles.problem import Problem, State
@@ -206,9 +207,8 @@ def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, 
 
 def first_states(states: State, particles: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Which first draws are alive, and which evaluations were not finite, both (I, N)."""
-    alive = np.isfinite(np.asarray(states.log_likelihood)).reshape(-1, particles)
-    nonfinite = np.asarray(states.nonfinite).reshape(-1, particles)
-    return alive, nonfinite
+    log_likelihood, nonfinite = devices.fetch((states.log_likelihood, states.nonfinite))
+    return np.isfinite(log_likelihood).reshape(-1, particles), nonfinite.reshape(-1, particles)
 
 
 def describe_dead(

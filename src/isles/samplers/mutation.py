@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import adapt
+from isles import adapt, devices
 from isles.kernels.base import Kernel, Tuning
 from isles.problem import Problem, State
 from isles.samplers import moves
@@ -108,7 +108,8 @@ def dials(problem: Problem, kernel: Kernel, adapt_until: int, threshold: float =
 @partial(jax.jit, static_argnames="kernel")
 def draw_prior(problem: Problem, kernel: Static, keys: Array) -> State:
     """A prior draw and its evaluation for each key: one epoch each."""
-    return problem.over_particles(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
+    states = problem.over_particles(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
+    return problem.place(states)
 
 
 @partial(jax.jit, static_argnames="kernel")
@@ -164,11 +165,13 @@ def mutate(
     may be asked for. Returned is also whether the work is done.
     """
     done = int(group.mutation)
-    for piece in pieces(until - done, kernel):
+    left = until - done
+    # processes that share an island have to cut alike, whatever their clocks say
+    for piece in [left] if devices.spans_processes(problem.mesh) else pieces(left, kernel):
         done += piece
         group = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
         if done < until:
-            if not np.asarray(group.active).any():
+            if not devices.fetch(group.active).any():
                 break
             if pause():
                 return group, False
@@ -330,7 +333,7 @@ def broadcast_tuning(tuning: Tuning, islands: int) -> Tuning:
 
 def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Log-likelihoods (I, N) in float64, with the bits that the device's dtype could not hold."""
-    high, low = jax.device_get((states.log_likelihood, states.low_bits))
+    high, low = devices.fetch((states.log_likelihood, states.low_bits))
     return _join(high, low, particles)
 
 
@@ -338,7 +341,7 @@ def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.floa
     """Log-likelihoods (I, N), counters and step sizes, on the host; parameters stay on the device."""
     tuning = group.tuning._replace(variances=None, length=None)  # type: ignore[arg-type]
     small = group._replace(states=None, tuning=tuning, mean=None, start=None, correlation=None)  # type: ignore[arg-type]
-    high, low, small = jax.device_get((group.states.log_likelihood, group.states.low_bits, small))
+    high, low, small = devices.fetch((group.states.log_likelihood, group.states.low_bits, small))
     return _join(high, low, particles), small
 
 

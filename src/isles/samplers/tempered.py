@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks, expectations, weights
+from isles import checks, devices, expectations, weights
 from isles.adapt import Decorrelate
 from isles.kernels.base import Kernel, Tuning
 from isles.keys import Purpose, particle_keys
@@ -255,7 +255,7 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
         "nonfinite": nonfinite,
     }
     if group.start is not None:
-        record["correlation"] = np.asarray(mutation.memory(group, particles), np.float64)
+        record["correlation"] = devices.fetch(mutation.memory(group, particles)).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):  # dead particles, or all alike
         record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
         if "rise" in record:
@@ -266,7 +266,7 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
     variances = block.variances
     first = block.first_alive
     if kernel.kernel.scale_from_population and moving[first]:
-        variances = (*variances, np.asarray(group.tuning.variances[first]))
+        variances = (*variances, devices.fetch(group.tuning.variances[first]))
     rounding = blocks.rounding(problem, log_likelihood[moving], float(tempering[moving].max()))
     changes: dict[str, Any] = stage.changes
     return dataclasses.replace(
@@ -288,7 +288,8 @@ def result(problem: Problem, block: TemperedBlock) -> BlockResult:
     """The block on the host, its draws collected and kept as asked."""
     islands, particles = len(block.islands), block.outset.kernel.particles
     log_weights = np.where(np.isfinite(block.log_likelihood), block.log_weights, -np.inf)
-    positions = np.asarray(block.states.position).reshape(islands, particles, -1)
+    positions, log_prior = devices.fetch((block.states.position, block.states.log_prior))
+    positions = positions.reshape(islands, particles, -1)
     within = weights.normalise(log_weights)
     sums = {
         name: expectations.island_sums(problem.layout, function, positions, within)
@@ -296,7 +297,7 @@ def result(problem: Problem, block: TemperedBlock) -> BlockResult:
     }
     return BlockResult(
         positions=None if block.outset.output.keep == "none" else positions,
-        log_prior=np.asarray(block.states.log_prior, np.float64).reshape(islands, particles),
+        log_prior=log_prior.astype(np.float64).reshape(islands, particles),
         log_likelihood=block.log_likelihood,
         log_weights=log_weights,
         log_evidence=block.log_evidence,
