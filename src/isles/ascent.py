@@ -21,7 +21,7 @@ class Optimised:
     """How chains find their starts: each climbs from a prior draw of its own to a high posterior density.
 
     An optimum is no draw, so burn-in is still needed. Adam's learning rate falls to zero along a cosine. The climb
-    costs `epochs`, and one more at its end.
+    costs `epochs`, and one more at its end; then `settle`.
 
     Args:
         epochs: passes over the data: as many steps, or more of them with minibatches.
@@ -29,15 +29,18 @@ class Optimised:
         batch_rows: rows of a step, drawn with replacement for each chain by itself; by default all.
         shrink: factor on the prior draws that climbs begin from. Below 1 where draws are wild, as those of a deep
             network whose weights all have standard deviation 1: Adam finds its way from smaller ones.
+        settle: where HMC adapts its step size, steps of a single leapfrog after the climb, so that burn-in, whose
+            steps cost many, begins with one that fits. They cost an epoch each.
 
     >>> Optimised(epochs=200)
-    Optimised(epochs=200, learning_rate=0.01, batch_rows=None, shrink=1.0)
+    Optimised(epochs=200, learning_rate=0.01, batch_rows=None, shrink=1.0, settle=64)
     """
 
     epochs: int = 500
     learning_rate: float = 0.01
     batch_rows: int | None = None
     shrink: float = 1.0
+    settle: int = 64
 
     def __post_init__(self) -> None:
         checks.count("epochs", self.epochs)
@@ -45,6 +48,7 @@ class Optimised:
         if self.batch_rows is not None:
             checks.count("batch_rows", self.batch_rows)
         checks.positive("shrink", self.shrink)
+        checks.count("settle", self.settle, minimum=0)
 
     def check(self, problem: Problem) -> None:
         """Raise if the settings do not fit the problem, or optax is not there."""

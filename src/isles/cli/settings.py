@@ -169,6 +169,7 @@ SETTINGS: dict[str, Setting] = {
     "shared_start": flag("All chains of an island start at one point. [default: no]", ("mcmc",)),
     "start": choice("Where chains start", "prior", "optimised", of=("mcmc",)),
     "start_epochs": whole("Epochs of --start optimised. [default: 500]", of=("mcmc",)),
+    "start_settle": whole("Steps of one leapfrog after --start optimised. [default: 64]", minimum=0, of=("mcmc",)),
     "start_shrink": positive("Factor on the draws that --start optimised climbs from. [default: 1]", ("mcmc",)),
     "start_learning_rate": positive("Learning rate of --start optimised, at first. [default: 0.01]", ("mcmc",)),
     "start_batch_rows": whole("Rows of a step of --start optimised; by default all.", of=("mcmc",)),
@@ -208,6 +209,7 @@ OPTIMISED = {
     "start_learning_rate": "learning_rate",
     "start_batch_rows": "batch_rows",
     "start_shrink": "shrink",
+    "start_settle": "settle",
 }
 SAMPLING = [name for name, setting in SETTINGS.items() if setting.of or name in ("sampler", "kernel")]
 DEFINING = ["islands", "seed", "islands_per_block", "chunk_rows", "keep", "threads", *SAMPLING]

@@ -85,6 +85,10 @@ class HMC(Kernel):
         """Whether L is the same for all islands: then rows need not wait for each other one by one."""
         return self.trajectory is None
 
+    def single(self, tuning: Tuning) -> Tuning:
+        """`tuning` with one leapfrog a step."""
+        return tuning._replace(length=jnp.full_like(tuning.length, self.trajectory is None))
+
     def program(self) -> Hashable:
         """Fixed L and fixed τ are two programs; the rest travels in `tuning`."""
         return self.trajectory is None, self.max_leapfrogs

@@ -229,7 +229,15 @@ class MCMC:
             return dataclasses.replace(block, climb=climb)
         states = starts.begin_at(problem, outset.kernel, climb.position, group.states)
         group = mutation.new_group(problem, outset.kernel, states, None, group.tuning, group.active)
-        return dataclasses.replace(block, group=group, climb=None, epochs=block.epochs + way.epochs + 1)
+        group = starts.settle(problem, outset.kernel, group, outset.climb_keys, way.settle)
+        spent, nonfinite = (count.reshape(-1, self.chains) for count in jax.device_get(group[-2:]))
+        return dataclasses.replace(
+            block,
+            group=mutation.new_group(problem, outset.kernel, group.states, None, group.tuning, group.active),
+            climb=None,
+            epochs=block.epochs + way.epochs + 1 + spent,
+            nonfinite=block.nonfinite + nonfinite.sum(axis=1),
+        )
 
     def result(self, problem: Problem, block: MCMCBlock) -> BlockResult:
         """Chains on the host, equally weighted; draws outside the likelihood's support have no weight."""

@@ -12,9 +12,11 @@ from jax import Array
 
 from isles import ascent
 from isles.ascent import Climb, Optimised
+from isles.kernels import HMC
 from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem, State
-from isles.samplers.mutation import Pace, Pause, Static, pieces
+from isles.samplers import mutation
+from isles.samplers.mutation import Group, Pace, Pause, Static, pieces
 
 if TYPE_CHECKING:
     from isles.samplers.mcmc import MCMC
@@ -42,6 +44,19 @@ def climb_on(problem: Problem, way: Optimised, climb: Climb, row_keys: Array, pa
         if done < steps and pause():
             break
     return climb
+
+
+def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, steps: int) -> Group:
+    """Steps of one leapfrog that fit the step size of HMC to where chains stand; the same group for others."""
+    hmc = kernel.kernel
+    if not (isinstance(hmc, HMC) and kernel.adapt_step):
+        return group
+    short = mutation.copied(group._replace(tuning=hmc.single(group.tuning)))
+    ones = jnp.ones(group.active.shape, problem.dtype)
+    short, _ = mutation.mutate(
+        problem, kernel, short, ones, row_keys, mutation.dials(problem, hmc, steps), steps, mutation.never
+    )
+    return short._replace(tuning=short.tuning._replace(length=group.tuning.length))
 
 
 @partial(jax.jit, static_argnames="kernel")
