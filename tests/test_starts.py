@@ -33,7 +33,7 @@ def test_the_stationary_answer_is_the_same(small: targets.Conjugate) -> None:
     sampler = isles.MCMC(isles.HMC(leapfrogs=5), chains=32, burn_in=100, draws=16, thin=5, start=way)
     posterior = isles.sample(small.problem, sampler, islands=32, seed=1)
     truth.assert_moments(posterior, small.mean, small.covariance)
-    assert posterior.epochs == (1 + 100 + 1 + 175 * 5, 32 * 32 * 977)
+    assert posterior.epochs == (1 + 100 + 1 + 64 + 175 * 5, 32 * 32 * 1041)
     steps = posterior.trace["step"].max()
     assert steps == 175 and posterior.trace["epochs"].sum(axis=0).max() == 875, "the trace is of steps alone"
 
@@ -68,6 +68,21 @@ def test_every_row_is_counted() -> None:
     assert sum(seen) == 8 * found.epochs.total
 
 
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")  # without them, chains hardly move
+def test_steps_of_one_leapfrog_fit_the_step_size_before_burn_in() -> None:
+    """A posterior 500 times narrower than the prior: trajectories of the prior's step size are all rejected."""
+    rows = np.random.default_rng(0).normal(size=(10_000, 2)).astype(np.float32)
+    sharp = isles.Problem(isles.Gaussian(np.zeros(2), std=5.0), lambda t, x: -0.5 * jnp.sum((x - t) ** 2), rows)
+    first = {}
+    for settle in 0, 64:
+        way = isles.Optimised(epochs=300, learning_rate=0.05, shrink=0.1, settle=settle)
+        chains = isles.MCMC(isles.HMC(leapfrogs=20), chains=8, burn_in=20, start=way)
+        found = isles.sample(sharp, chains, seed=1)
+        assert found.epochs.parallel == 1 + 300 + 1 + settle + 20 * 20
+        first[settle] = float(found.trace["acceptance"][0, 0])  # of the first step of burn-in
+    assert first[0] < 0.01 < 0.3 < first[64]
+
+
 @pytest.mark.usefixtures("compiled")
 def test_engines_blocks_and_interruptions_change_no_bit(tmp_path: Path) -> None:
     run = lambda **settings: isles.sample(conjugate(), CHAINS, islands_per_block=1, seed=3, **settings)
@@ -75,7 +90,8 @@ def test_engines_blocks_and_interruptions_change_no_bit(tmp_path: Path) -> None:
     assert_same_bits(run(islands=2, engine="serial"), local)
     facts = json.loads((tmp_path / "local" / "run.json").read_text())
     fields = facts["settings"]["sampler"]["fields"]["start"]["fields"]
-    assert fields == {"epochs": 30, "learning_rate": 0.01, "batch_rows": 3} and "optax" in facts["versions"]
+    written = {"epochs": 30, "learning_rate": 0.01, "batch_rows": 3, "shrink": 1.0, "settle": 64}
+    assert fields == written and "optax" in facts["versions"]
     other = dataclasses.replace(CHAINS, start=isles.Optimised(epochs=31, batch_rows=3))
     with pytest.raises(isles.FolderError, match=r"sampler was .*epochs=30.* and is .*epochs=31"):
         isles.sample(conjugate(), other, islands=2, islands_per_block=1, seed=3, folder=tmp_path / "local")
@@ -107,7 +123,7 @@ def test_estimators_take_it() -> None:
     sampler = isles.MCMC(isles.HMC(leapfrogs=3), chains=8, burn_in=50, start=isles.Optimised(100, 0.05, 16))
     model = isles.IslesRegressor(hidden=(), sampler=sampler, islands=2, random_state=0).fit(x, 3 * x[:, 0] + 1)
     np.testing.assert_allclose(model.predict(x), 3 * x[:, 0] + 1, atol=0.3)
-    assert model.posterior_.epochs.parallel == 1 + 100 + 1 + 50 * 3
+    assert model.posterior_.epochs.parallel == 1 + 100 + 1 + 64 + 50 * 3
 
 
 @pytest.mark.parametrize(

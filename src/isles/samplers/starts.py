@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from isles.samplers.mcmc import MCMC
 
 
+ROUND = 16  # steps of one leapfrog after which gains of the step size begin anew: it may have far to go
+
+
 def keys(sampler: MCMC, root: Array, purpose: Purpose, islands: np.ndarray[Any, Any]) -> Array:
     """One a chain, (I·N,); the same for all chains of an island that share their start."""
     if sampler.shared_start:
@@ -53,9 +56,12 @@ def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, step
         return group
     short = mutation.copied(group._replace(tuning=hmc.single(group.tuning)))
     ones = jnp.ones(group.active.shape, problem.dtype)
-    short, _ = mutation.mutate(
-        problem, kernel, short, ones, row_keys, mutation.dials(problem, hmc, steps), steps, mutation.never
-    )
+    for done in range(0, steps, ROUND):
+        count = min(ROUND, steps - done)
+        short = short._replace(mutation=jnp.zeros_like(short.mutation))
+        round_keys = jax.vmap(jax.random.fold_in, (0, None))(row_keys, np.uint32(done))
+        dials = mutation.dials(problem, hmc, count)
+        short, _ = mutation.mutate(problem, kernel, short, ones, round_keys, dials, count, mutation.never)
     return short._replace(tuning=short.tuning._replace(length=group.tuning.length))
 
 
