@@ -15,7 +15,7 @@ from isles.engines.local import usable_cpus
 from isles.planning.calibration import Calibration, Order, calibrate
 from isles.planning.simulation import simulate
 from isles.problem import Problem
-from isles.samplers import AIS, MCMC, MPMCMC, SMC
+from isles.samplers import AIS, MCMC, MPMCMC, SMC, starts
 from isles.samplers.block import Output, Sampler
 
 CALIBRATION_SECONDS = 2.0
@@ -191,9 +191,9 @@ def forecast(
 ) -> Forecast:
     """The forecast that follows from what was measured: arithmetic, and simulated failures."""
     stages, mutations, notes = count_mutations(sampler, stages, measured)
-    way = sampler.way if isinstance(sampler, MCMC) else None
-    parallel = round(1 + mutations * measured.epochs_per_mutation) + (0 if way is None else way.epochs + 1)
-    if isinstance(sampler, MCMC) and way is not None and not sampler.kernel.uses_gradient:
+    start = starts.epochs(sampler) if isinstance(sampler, MCMC) else 0
+    parallel = round(1 + mutations * measured.epochs_per_mutation) + start
+    if start and isinstance(sampler, MCMC) and not sampler.kernel.uses_gradient:
         notes += (
             "Finding starts takes gradients, and is counted as if they cost no more than the kernel's epochs.",
         )

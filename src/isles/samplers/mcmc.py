@@ -229,8 +229,7 @@ class MCMC:
             return dataclasses.replace(block, climb=climb)
         states = starts.begin_at(problem, outset.kernel, climb.position, group.states)
         group = mutation.new_group(problem, outset.kernel, states, None, group.tuning, group.active)
-        settle = way.settle if self.burn_in else 0  # without burn-in, draws are the optima themselves
-        group = starts.settle(problem, outset.kernel, group, outset.climb_keys, settle)
+        group = starts.settle(problem, outset.kernel, group, outset.climb_keys, starts.settling(self))
         spent, nonfinite = (count.reshape(-1, self.chains) for count in jax.device_get(group[-2:]))
         return dataclasses.replace(
             block,

@@ -32,6 +32,17 @@ def keys(sampler: MCMC, root: Array, purpose: Purpose, islands: np.ndarray[Any, 
     return particle_keys(root, purpose, 0, islands, sampler.chains)
 
 
+def settling(sampler: MCMC) -> int:
+    """Steps of one leapfrog after climbs, if burn-in is to adapt the step size of HMC."""
+    adapts = isinstance(sampler.kernel, HMC) and sampler.kernel.adapts_step_size and sampler.burn_in > 0
+    return sampler.way.settle if sampler.way is not None and adapts else 0
+
+
+def epochs(sampler: MCMC) -> int:
+    """Of a chain, from its prior draw to burn-in."""
+    return 0 if sampler.way is None else sampler.way.epochs + 1 + settling(sampler)
+
+
 def foot(problem: Problem, way: Optimised | None, states: State) -> Climb | None:
     """Where climbs begin, if there are any."""
     return None if way is None else ascent.foot(states.position, way.steps(problem), way.shrink)
@@ -50,9 +61,9 @@ def climb_on(problem: Problem, way: Optimised, climb: Climb, row_keys: Array, pa
 
 
 def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, steps: int) -> Group:
-    """Steps of one leapfrog that fit the step size of HMC to where chains stand; the same group for others."""
+    """Steps of one leapfrog that fit the step size of HMC to where chains stand."""
     hmc = kernel.kernel
-    if not (isinstance(hmc, HMC) and kernel.adapt_step):
+    if not (steps and isinstance(hmc, HMC)):
         return group
     short = mutation.copied(group._replace(tuning=hmc.single(group.tuning)))
     ones = jnp.ones(group.active.shape, problem.dtype)
