@@ -142,7 +142,7 @@ def test_where_more_workers_stop_helping() -> None:
     ("sampler", "parallel"),
     [
         (isles.MCMC(isles.HMC(leapfrogs=4), chains=16, burn_in=10, draws=6, thin=2), 1 + 20 * 4),
-        (isles.MCMC(isles.HMC(leapfrogs=4), chains=16, burn_in=9, start=isles.Optimised(70)), 1 + 71 + 9 * 4),
+        (isles.MCMC(isles.HMC(leapfrogs=4), chains=16, burn_in=9, start=isles.Optimised(70)), 1 + 71 + 64 + 9 * 4),
         (isles.AIS(isles.HMC(leapfrogs=4), particles=16, schedule=[0.0, 0.1, 1.0], mutations=3), 1 + 2 * 3 * 4),
         (isles.SMC(particles=16, mutations=isles.Decorrelate(0.05, max=7), schedule=[0.5, 1.0]), 1 + 2 * 7 * 4),
     ],
