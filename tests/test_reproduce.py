@@ -182,7 +182,9 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     done = call()
     assert done.returncode == 0, done.stderr
     measured = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("measuring ")]
-    assert sorted(measured) == sorted({experiments.load(own, name).methods[0].problem for name in experiments.names(own)})
+    assert sorted(measured) == sorted(
+        {experiments.load(own, name).methods[0].problem for name in experiments.names(own)}
+    )
     cifar, mnist, twin = json.loads(done.stdout)
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
     assert cifar["paper_hours"] is None and cifar["islands"] == 2

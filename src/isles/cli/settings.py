@@ -281,12 +281,12 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is no TOML file: {error}; write lines like islands = 8") from error
     settings = {name.replace("-", "_"): value for name, value in found.items()}
     for name, value in settings.items():
+        if isinstance(value, dict):
+            raise UsageError(f"{path}: {name!r} is a table; settings stand at the top, without tables")
         if name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it may hold {', '.join(SETTINGS)}"
             raise UsageError(f"{path}: there is no setting {name!r}; {hint}")
-        if isinstance(value, dict):
-            raise UsageError(f"{path}: {name!r} is a table; settings stand at the top, without tables")
     return settings
 
 

@@ -1,7 +1,7 @@
 """What experiments would cost on this machine: expected particle-epochs over a rate measured for each problem.
 
-Where the data of an experiment are not at hand, there is nothing to measure, and its hours are not known. Rates are
-kept in isles' cache, for the same version of isles on the same kind of machine.
+Where the data of an experiment are not at hand, there is nothing to measure, and its hours are not known. Rates
+are kept in isles' cache, for the same version of isles on the same kind of machine.
 """
 
 from __future__ import annotations
