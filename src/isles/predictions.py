@@ -38,6 +38,10 @@ class Classes:
     epistemic: Floats  # (n,) mutual information of label and parameters: what more data could remove
     aleatoric: Floats  # (n,) expected entropy of a draw's own prediction
 
+    def __repr__(self) -> str:
+        rows, classes = self.log_probabilities.shape
+        return f"Classes({rows} rows, {classes} classes)"
+
     @property
     def probabilities(self) -> Floats:
         """(n, K), rows sum to 1."""

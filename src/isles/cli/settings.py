@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import math
@@ -181,7 +182,10 @@ SETTINGS: dict[str, Setting] = {
     "jump": Setting(float, _rate, "Probability of a jump between modes. [default: 0.1]", ("de",)),
     "noise": positive("Of moves, in units of the prior's std. [default: 0.0001]", ("de",)),
     "mass": choice("Mass", "identity", "population", of=("hmc", "mala")),
-    "scale": choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
+    "scale": dataclasses.replace(
+        choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
+        help="Scale of proposals: population, or prior (pcn), or identity (mh).",
+    ),
     "model": choice("A built-in network, where PROBLEM is a data set", "mlp", "cnn", "logistic"),
     "hidden": Setting(str, _widths, "Units of each hidden layer of mlp, as 64,32. [default: 64]"),
     "activation": choice("Of mlp's hidden layers", "relu", "tanh", "sigmoid"),
