@@ -43,6 +43,10 @@ PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum
         (lambda: isles.MCMC("hmc"), "kernel='hmc' must be a kernel"),
         (lambda: isles.AIS(isles.MH), "kernel=MH is a class"),
         (lambda: isles.SMC().frozen(isles.SMC()), "takes the posterior of a pilot run, not SMC"),
+        (
+            lambda: isles.classification(lambda w, x: x @ w, PROBLEM.prior, np.ones((3, 2)), [0, 1]),
+            r"y has shape \(2,\); 3 rows of x need labels of shape \(3,\); give a label for each row",
+        ),
         (lambda: isles.report("runs/d"), "takes a posterior, not 'runs/d'; .*isles.load"),
         (lambda: isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda w, b: w @ b), "give data="),
         (

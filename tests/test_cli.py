@@ -266,6 +266,11 @@ def test_status_shows_how_far_a_block_is(tmp_path: Path, capsys: Any) -> None:
         ["2", "4", "not", "begun", "0%", "-", "-", "-", "-", "-"],
     ]
     assert "3 blocks of 5 islands: 0 finished, 1 under way, 2 not begun" in err
+    with RunFolder(tmp_path).block(2).locked():  # as a worker does before it compiles
+        assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [block["state"] for block in found["blocks"]] == ["not begun", "under way", "starting"]
+    assert (found["starting"], found["not_begun"]) == (1, 1)
     message = error_of(capsys, "merge", str(tmp_path), "--allow-partial", code=3)
     assert message == f"error: no island is finished yet; isles resume {tmp_path} goes on"
     assert "there is no block 7" in error_of(capsys, "block", str(tmp_path), "7", code=2)

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from isles import additivity, checks
 from isles.devices import DATA, PARTICLES
+from isles.intermediates import intermediate_bytes
 from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
@@ -28,7 +28,6 @@ SUM_ROWS = 1024  # enough rows, however long the gradient
 SUM_SHARE = 4  # and its intermediates take no more than so many gradients, so that memory grows like particles
 JACOBIAN_BYTES = 1 << 13  # of one particle, that a chunk may always take
 USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
-VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
 
 
 class State(NamedTuple):
@@ -389,23 +388,3 @@ def _check_scalar(result: Any, rows: int) -> None:
         raise ValueError(f"log_likelihood returns shape {shape}, it must return shape (): {hint}")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"log_likelihood returns dtype {dtype}, it must be floating point")
-
-
-def intermediate_bytes(function: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
-    """Bytes of all intermediate results of a function of shapes."""
-
-    def size(jaxpr: Any) -> int:
-        total = 0
-        for equation in jaxpr.eqns:
-            inner = list(jaxprs_in_params(equation.params))
-            if inner:  # a call, whose results are counted inside
-                total += sum(map(size, inner))
-            elif equation.primitive.name not in VIEWS:
-                total += sum(var.aval.size * var.aval.dtype.itemsize for var in equation.outvars)
-            if equation.primitive.name == "conv_general_dilated":  # unfolds its input, there and back
-                (output,), window = equation.outvars, equation.invars[1].aval
-                features = window.shape[equation.params["dimension_numbers"].rhs_spec[0]]
-                total += 2 * output.aval.size * window.size // features**2 * window.dtype.itemsize
-        return total
-
-    return size(jax.make_jaxpr(function)(*arguments).jaxpr)
