@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +13,15 @@ import numpy as np
 import pytest
 
 import isles
+
+
+@dataclass(frozen=True)
+class StateOnly(isles.Kernel):
+    """A user's kernel that forgets to say how it went."""
+
+    def step(self, problem: Any, key: Any, state: Any, tempering: Any, tuning: Any) -> Any:
+        return state
+
 
 PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum(theta**2))
 
@@ -26,7 +37,22 @@ PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum
         (lambda: isles.SMC(mutations="many"), "mutations='many' must be a whole number"),
         (lambda: isles.SMC(ess_fraction=1.0), "ess_fraction=1.0 must lie strictly between 0 and 1"),
         (lambda: isles.SMC(ess_fraction=float("nan")), "ess_fraction=nan"),
-        (lambda: isles.SMC(schedule=[0.5, 0.2, 1.0]), "must rise from above 0 to exactly 1"),
+        (lambda: isles.SMC(schedule=[0.5, 0.2, 1.0]), r"schedule=\[0.5, 0.2, 1\] must rise from above 0"),
+        (lambda: isles.SMC("hmc"), "kernel='hmc' must be a kernel such as isles.HMC"),
+        (lambda: isles.SMC(isles.HMC), r"kernel=HMC is a class; make one: HMC\(\)"),
+        (lambda: isles.MCMC("hmc"), "kernel='hmc' must be a kernel"),
+        (lambda: isles.AIS(isles.MH), "kernel=MH is a class"),
+        (lambda: isles.SMC().frozen(isles.SMC()), "takes the posterior of a pilot run, not SMC"),
+        (
+            lambda: isles.classification(lambda w, x: x @ w, PROBLEM.prior, np.ones((3, 2)), [0, 1]),
+            r"y has shape \(2,\); 3 rows of x need labels of shape \(3,\); give a label for each row",
+        ),
+        (lambda: isles.report("runs/d"), "takes a posterior, not 'runs/d'; .*isles.load"),
+        (lambda: isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda w, b: w @ b), "give data="),
+        (
+            lambda: isles.sample(PROBLEM, isles.SMC(StateOnly())),
+            "StateOnly.step returns State; it must return a pair",
+        ),
         (lambda: isles.SMC(schedule=[0.1, 0.9]), "must rise from above 0 to exactly 1"),
         (lambda: isles.SMC(schedule=[0.1, np.nan, 1.0]), "must rise from above 0 to exactly 1"),
         (lambda: isles.sample(PROBLEM, isles.SMC), "must be a sampler such as isles.SMC"),
@@ -130,9 +156,11 @@ def test_a_bounded_prior_keeps_its_bounds() -> None:
 @pytest.mark.parametrize("sampler", [isles.SMC(particles=1, mutations=3), isles.MCMC(chains=1, burn_in=9)])
 @pytest.mark.parametrize("islands", [1, 3])
 def test_one_particle_is_allowed(sampler: Any, islands: int) -> None:
-    posterior = isles.sample(PROBLEM, sampler, islands=islands)
+    alone = isinstance(sampler, isles.SMC)
+    with pytest.warns(isles.IslesWarning, match="or isles.AIS") if alone else contextlib.nullcontext():
+        posterior = isles.sample(PROBLEM, sampler, islands=islands)
     assert posterior.draws.shape == (islands, 1, 2)
-    if isinstance(sampler, isles.SMC):
+    if alone:
         assert (posterior.trace["tempering"] == 1).all(), "one particle goes to the posterior in one stage"
     np.testing.assert_allclose(posterior.weights.sum(), 1)
 
@@ -226,3 +254,40 @@ def test_one_class_is_allowed_when_it_is_meant() -> None:
     problem = classify(y=[1] * 6, classes=3)
     assert problem.log_likelihood.classes == 3
     assert float(problem.log_likelihood(jnp.zeros((4, 3)), problem.data)) == pytest.approx(-6 * np.log(3))
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    posterior = isles.sample(PROBLEM, isles.MCMC(burn_in=1))
+    for write in (posterior.save, lambda path: isles.report(posterior, path)):
+        with pytest.raises(
+            OSError, match=rf"there is no folder {tmp_path}/none to write a.html to; make it first$"
+        ):
+            write(tmp_path / "none" / "a.html")
+    with pytest.raises(TypeError, match=r"test must be a pair of inputs and labels, \(x, y\), not ndarray"):
+        isles.report(posterior, tmp_path / "a.html", test=np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("finish", "settings", "refused"),
+    [
+        (jnp.mean, {}, True),
+        (jnp.mean, {"chunk_rows": 2}, True),
+        (jnp.mean, {"chunk_rows": 5}, False),  # all rows are seen together
+        (lambda values: jnp.sum(values) + 1, {}, True),
+        (jnp.sum, {}, False),
+        (lambda values: jnp.sum(values.reshape(5, 1)), {"chunk_rows": 5}, False),
+        (lambda values: jnp.mean(values) * jnp.nan, {}, False),  # no number to judge by
+    ],
+)
+def test_a_likelihood_that_is_not_a_sum_over_rows_is_refused(finish: Any, settings: Any, refused: bool) -> None:
+    build = lambda: isles.Problem(
+        isles.Gaussian(like=np.zeros(())), lambda theta, y: -finish((y - theta) ** 2), np.arange(5.0), **settings
+    )
+    if refused:
+        with pytest.raises(
+            ValueError, match=r"not a sum over rows: .* for both; .* chunk_rows=5 if all rows must"
+        ):
+            build()
+    else:
+        assert build().rows == 5

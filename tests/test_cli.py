@@ -146,6 +146,7 @@ def test_a_mistake_is_one_line(
         ("allow-partial = 1", "allow_partial=1 must be true or false"),
         ("partition = 3", "partition=3 must be a text"),
         ("[sampler]\nparticles = 3", "'sampler' is a table"),
+        ("[run]\nislands = 3", "'run' is a table; settings stand at the top"),
         ("islands 8", "is no TOML file"),
     ],
 )
@@ -242,7 +243,8 @@ def test_a_budget_ends_a_run_early_and_resume_finishes_it(finished: Path, tmp_pa
     status = json.loads(capsys.readouterr().out)
     assert [block["state"] for block in status["blocks"]] == ["finished", "not begun"]
     assert (status["finished"], status["under_way"], status["not_begun"], status["merged"]) == (1, 0, 1, False)
-    assert f"isles resume {folder} goes on" in error_of(capsys, "merge", folder, code=3)
+    assert f"isles resume {folder} goes on, --allow-partial" in error_of(capsys, "merge", folder, code=3)
+    assert f"isles merge {folder} --allow-partial --output FILE" in error_of(capsys, "report", folder, code=3)
     assert main(["merge", folder, "--allow-partial", "--output", part]) == 3
     assert isles.load(part).missing == (1,)
     assert status["blocks"][0]["epochs"] == isles.load(part).epochs.total
@@ -264,15 +266,31 @@ def test_status_shows_how_far_a_block_is(tmp_path: Path, capsys: Any) -> None:
         ["2", "4", "not", "begun", "0%", "-", "-", "-", "-", "-"],
     ]
     assert "3 blocks of 5 islands: 0 finished, 1 under way, 2 not begun" in err
+    with RunFolder(tmp_path).block(2).locked():  # as a worker does before it compiles
+        assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [block["state"] for block in found["blocks"]] == ["not begun", "under way", "starting"]
+    assert (found["starting"], found["not_begun"]) == (1, 1)
+    message = error_of(capsys, "merge", str(tmp_path), "--allow-partial", code=3)
+    assert message == f"error: no island is finished yet; isles resume {tmp_path} goes on"
+    assert "there is no block 7" in error_of(capsys, "block", str(tmp_path), "7", code=2)
 
 
 def test_errors_of_a_users_code_are_one_line_unless_debugged(tmp_path: Path, capsys: Any) -> None:
     command = ["run", "named_problems:broken", "--folder", str(tmp_path / "run")]
-    assert error_of(capsys, *command, code=1) == "error: ZeroDivisionError: mine"
+    raised = "raised by problem='named_problems:broken'; --debug shows where"
+    assert error_of(capsys, *command, code=1) == f"error: ZeroDivisionError: mine ({raised})"
     assert main([*command, "--debug"]) == 1
     assert "in broken\n" in capsys.readouterr().err
-    assert "has no hill" in error_of(capsys, "run", "named_problems:hill", *command[2:], code=1)
-    assert "cannot be imported" in error_of(capsys, "run", "nowhere:hills", *command[2:], code=1)
+    for name, message in [
+        ("named_problems:hill", "has no hill"),
+        ("nowhere:hills", "cannot be imported"),
+        ("named_problems:curve?noize=1", "give what curve takes after the ?"),
+        ("named_problems:spring_after_checkpoint", "missing a required argument: 'trap'; give what"),
+    ]:
+        assert main(["run", name, *command[2:]]) == 2
+        (line,) = capsys.readouterr().err.splitlines()  # settings are not echoed
+        assert message in line
     for command in (["status"], ["merge"], ["resume"], ["block", "0"]):
         message = error_of(capsys, command[0], str(tmp_path), *command[1:], code=1)
         assert f"{tmp_path} holds no run" in message

@@ -129,15 +129,18 @@ def test_the_prior_of_a_built_in_problem_is_the_one_asked_for() -> None:
     [
         ("run digits --folder x", 2, "for the data set, add --model mlp, cnn or logistic"),
         ("run digits --folder x --hidden 3", 2, "--hidden needs --model"),
-        ("run digit --folder x --model mlp", 2, "'digit' is none of mnist, australian"),
+        ("run digit --folder x --model mlp", 2, "did you mean 'digits'?"),
+        ("run mine --folder x --model mlp", 2, "'mine' is none of mnist, australian"),
         ("run digits --folder x --model mpl", 2, "did you mean 'mlp'?"),
         ("run digits --folder x --model mlp --hidden 3,x", 2, "must be whole numbers with commas"),
-        ("run digits --folder x --model cnn --hidden 3", 1, "hidden=3 is not a setting of model cnn"),
-        ("run digits --folder x --model mlp --prior-std 1 --kaiming he", 1, "leave one out"),
-        ("run digits --folder x --model mlp --bias-std 1", 1, "bias_std=1.0 needs prior_std"),
+        ("run digits --folder x --model cnn --hidden 3", 2, "hidden=3 is not a setting of model cnn"),
+        ("run digits --folder x --model mlp --prior-std 1 --kaiming he", 2, "leave one out"),
+        ("run digits --folder x --model mlp --bias-std 1", 2, "bias_std=1.0 needs prior_std"),
+        ("run digits --folder x --model mlp --train 99999", 2, "train=99999 is more than the"),
+        ("plan nowhere:hills", 2, "cannot be imported"),
         ("plan", 2, "PROBLEM is missing"),
-        ("data fetch mnits", 1, "did you mean 'mnist'?"),
-        ("data encode digits", 1, "is not made by an encoder"),
+        ("data fetch mnits", 2, "did you mean 'mnist'?"),
+        ("data encode digits", 2, "is not made by an encoder"),
         ("predict nowhere x.csv", 1, "there is no nowhere"),
         ("predict nowhere x.csv --output y.txt", 2, "must end in .csv or .npz"),
         ("compare nowhere nowhere", 2, "given twice"),
@@ -215,6 +218,9 @@ def test_classes_are_predicted_with_their_entropies(digits: Path, tmp_path: Path
     with np.load(tmp_path / "out.npz") as arrays:
         np.testing.assert_allclose(arrays["probability"], wanted, rtol=1e-4)
         np.testing.assert_allclose(arrays["epistemic"], found["epistemic"], rtol=1e-4)
+    assert main(["predict", str(digits), str(tmp_path / "inputs.npz"), "--json"]) == 0
+    np.testing.assert_allclose(json.loads(capsys.readouterr().out)["probability"], wanted, rtol=1e-4)
+    assert "did you mean 'digits'?" in error_of(capsys, "report", str(digits), "--data", "digts", code=2)
 
 
 def test_values_are_predicted_with_quantiles(curve: Path, tmp_path: Path) -> None:
@@ -244,7 +250,8 @@ def test_values_are_predicted_with_quantiles(curve: Path, tmp_path: Path) -> Non
         ("x.csv", "a,b\n", "no rows of numbers"),
         ("x.csv", "1,2\n3\n", "line 2: 1 values where 2 are due"),
         ("x.csv", "1,2\n3,b\n", "line 2: 'b' is no number"),
-        ("x.csv", "1,2\n", "have shape (1, 2), and the run needs (rows, 8, 8, 1)"),
+        ("x.csv", "1,2\n", "have shape (1, 2), and the run needs (rows, 8, 8, 1); write 64 values a line"),
+        ("x.csv", "1,2\n3,nan\n", "line 2: nan is not finite"),
         ("x.csv", None, "No such file"),
         ("x.npz", "1,2\n", "is no .npz file"),
         ("x.txt", "1,2\n", "must be a .csv or an .npz"),
@@ -270,6 +277,28 @@ def test_a_network_of_ones_own_is_given_back_by_the_problem(curve: Path, tmp_pat
     assert mean == pytest.approx(posterior.predict([[0.5]]).mean[0], rel=1e-4)
     dataclasses.replace(posterior, likelihood=None).save(file)
     assert "does not say what it predicts" in error_of(capsys, "predict", file, inputs, code=2)
+
+
+def test_a_run_remembers_where_its_network_is(curve: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """Each of two runs predicts with its own problem; one that cannot be found is said to be needed."""
+    own = str(tmp_path / "own")
+    command = ["run", "named_problems:own", "--engine", "serial", "--folder", own, "--kernel", "pcn"]
+    assert main([*command, "--sampler", "mcmc", "--particles", "4", "--burn-in", "1"]) == 0
+    capsys.readouterr()
+    test = str(tmp_path / "test.npz")
+    np.savez(test, x=np.array([[0.5], [0.1]]), y=np.zeros(2))
+    assert main(["predict", own, test]) == 0
+    mean = float(capsys.readouterr().out.splitlines()[1].split(",")[0])
+    given = isles.load(own, problem=named_problems.own())
+    assert mean == pytest.approx(given.predict([[0.5]]).mean[0], rel=1e-4)
+    assert main(["compare", own, str(curve), "--test", test, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    for run, posterior in ((own, given), (str(curve), isles.load(curve))):
+        wanted = np.sqrt(np.mean(posterior.predict([[0.5], [0.1]]).mean ** 2))
+        assert scores[run]["rmse"] == pytest.approx(wanted, rel=1e-4)
+    monkeypatch.delattr(named_problems, "own")
+    message = error_of(capsys, "predict", own, test, code=2)
+    assert "begun with problem 'named_problems:own'" in message and "give --problem" in message
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------

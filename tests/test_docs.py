@@ -116,6 +116,14 @@ def test_links_lead_somewhere() -> None:
             assert os.path.exists(page.parent / target), f"{page.name} links to {target}, which is not there"
 
 
+def test_experiments_link_to_their_pages_or_say_that_they_were_not_run() -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    for settings in (*ROOT.glob("experiments/*/settings.toml"), *ROOT.glob("experiments/*/study.toml")):
+        name, has_page = settings.parent.name, (settings.parent / "README.md").exists()
+        wanted = f"[`{name}`](../experiments/{name})" if has_page else f"`{name}` (not run yet)"
+        assert wanted in text
+
+
 def public_names(module: Any) -> list[str]:
     """What a module exports: `__all__`, or what it defines itself."""
     own = lambda thing: getattr(thing, "__module__", None) == module.__name__ and callable(thing)

@@ -127,6 +127,17 @@ def test_standard_error_over_islands_is_honest(small: targets.Conjugate) -> None
     assert np.sqrt(np.mean(np.square(scores))) == pytest.approx(1, abs=0.25)
 
 
+def test_the_error_of_the_evidence_is_a_bound_where_one_island_carries_the_weight(
+    small: targets.Conjugate,
+) -> None:
+    """The relative values are P, 0, ..., 0 then, whose mean has the standard error 1, however far apart."""
+    posterior = isles.sample(small.problem, isles.SMC(isles.HMC(leapfrogs=3), 64, 3), islands=4)
+    assert "log evidence, standard error is" not in posterior.diagnostics().rows
+    far = dataclasses.replace(posterior, island_log_evidence=np.array([-9.0, -500.0, -700.0, -800.0]))
+    assert far.log_evidence_standard_error == pytest.approx(1)
+    assert "at least so large" in far.diagnostics()["log evidence, standard error is"]
+
+
 def test_one_island_has_no_standard_error(small: targets.Conjugate) -> None:
     posterior = isles.sample(small.problem, isles.SMC(isles.HMC(leapfrogs=3), 64, 3))
     assert posterior.expectation(lambda theta: theta).standard_error is None

@@ -375,3 +375,8 @@ def test_answers_that_do_not_fit(classifier: isles.Posterior) -> None:
         posterior.predict(NEW).log_density(np.full((17, 2), np.nan))
     with pytest.raises(ValueError, match="this run kept no draws"):
         dataclasses.replace(posterior, positions=None).predict(NEW)
+
+
+def test_a_prediction_shows_its_size_and_not_its_numbers() -> None:
+    prediction = isles.Classes(np.log(np.full((100, 4), 0.25)), np.zeros(100), np.zeros(100))
+    assert repr(prediction) == "Classes(100 rows, 4 classes)"

@@ -81,7 +81,8 @@ class TestChunks:
     @pytest.mark.parametrize(("rows", "chunk_rows"), [(1, 4), (7, 4), (8, 4), (9, 4), (20, 1), (20, 19)])
     def test_every_row_is_counted_exactly_once(self, rows: int, chunk_rows: int, gradient: bool) -> None:
         marks = 2.0 ** np.arange(rows)  # sums of different rows differ
-        problem = Problem(STANDARD, lambda theta, batch: jnp.sum(batch) + theta[0], marks, chunk_rows=chunk_rows)
+        counting = lambda theta, batch: jnp.sum(batch) + theta[0]  # no sum over rows, so that calls show
+        problem = Problem(STANDARD, counting, marks, chunk_rows=rows).with_chunk_rows(chunk_rows)
         calls = -(-rows // chunk_rows)
         state = evaluated(problem, jnp.array([0.5, 0, 0, 0]), gradient=gradient)
         assert value_of(state) == marks.sum() + 0.5 * calls

@@ -25,6 +25,7 @@ from isles import tasks
 from isles.cli import main
 from isles.reports import live
 from isles.reports.html import Figure, Page, Table
+from isles.reports.page import _last as last
 from isles.samplers.block import Status
 from isles.store.folder import RunFolder, Saved
 from test_cli import error_of
@@ -197,6 +198,11 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, folder: Path,
 def test_a_run_that_is_not_finished_has_no_report_yet(under_way: Path, capsys: Any) -> None:
     assert "isles resume" in error_of(capsys, "report", str(under_way), code=3)
     assert "holds no run" in error_of(capsys, "report", "--live", str(HERE), code=1)
+
+
+def test_captions_take_each_islands_own_last_stage() -> None:
+    trace = {"acceptance": np.array([[0.9, 0.9], [0.2, 0.4], [np.nan, 0.8]])}
+    assert last(trace, "acceptance") == "0.5"
 
 
 def test_text_is_escaped() -> None:

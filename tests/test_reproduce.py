@@ -169,16 +169,23 @@ def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:
 
 
 def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, tmp_path: Path) -> None:
+    """A problem that two experiments share is measured once, and not again by a second call."""
     for name in NAMES:
         if name not in ("mnist-short", "cifar10-short"):
             shutil.rmtree(own / name)
+    shutil.copytree(own / "mnist-short", own / "twin")
     empty = {"ISLES_DATA": str(tmp_path / "no data"), "ISLES_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
+    call = lambda: subprocess.run(
         [sys.executable, "-m", "isles", "reproduce", "--list", "--folder", ".", "--json"],
         cwd=own, capture_output=True, text=True, env=os.environ | empty,
     )  # fmt: skip
+    done = call()
     assert done.returncode == 0, done.stderr
-    cifar, mnist = json.loads(done.stdout)
+    measured = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("measuring ")]
+    assert sorted(measured) == sorted(
+        {experiments.load(own, name).methods[0].problem for name in experiments.names(own)}
+    )
+    cifar, mnist, twin = json.loads(done.stdout)
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
     assert cifar["paper_hours"] is None and cifar["islands"] == 2
     assert mnist["done"] == 0 and mnist["islands"] == 306
@@ -186,6 +193,10 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)
     cores = len(os.sched_getaffinity(0))
     assert mnist["paper_hours"] == pytest.approx(work / mnist["epochs_per_second"] / cores / 3600)
+    assert twin["epochs_per_second"] == mnist["epochs_per_second"]
+    again = call()
+    assert "measuring isles.builtin:problem?data=mnist" not in again.stderr and "remove it" in again.stderr
+    assert json.loads(again.stdout) == json.loads(done.stdout)
 
 
 def test_the_command(own: Path) -> None:

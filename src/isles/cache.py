@@ -22,7 +22,7 @@ def keep_compiled() -> None:
     setting = lambda name: getattr(jax.config, name)
     if setting("jax_compilation_cache_dir") is not None or not setting("jax_enable_compilation_cache"):
         return
-    programs = files.cache_folder() / "programs" / _machine()
+    programs = files.cache_folder() / "programs" / machine()
     try:
         programs.mkdir(parents=True, exist_ok=True)
         _prune(programs)
@@ -34,8 +34,8 @@ def keep_compiled() -> None:
     compilation_cache.reset_cache()  # it may have been found to be off already
 
 
-def _machine() -> str:
-    """Compiled code depends on the processor's features, the compiler and the number of threads."""
+def machine() -> str:
+    """A short name. Compiled code depends on the processor's features, the compiler and the number of threads."""
     features = platform.processor() + platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -20,6 +20,10 @@ class DeadWorkerError(RuntimeError):
     """Worker processes died on the same block again and again."""
 
 
+class UnknownProblemError(ValueError):
+    """A name of a problem leads to none."""
+
+
 class FolderError(OSError):
     """A run folder cannot be read or written as asked; the message says what to do."""
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
-import inspect
 import json
 import os
 import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isles import adapt, ascent, checks, devices, kernels, keys, references, samplers
-from isles.checks import FolderError
+from isles.checks import FolderError, UnknownProblemError
 from isles.fingerprints import fingerprint, fingerprint_function
 from isles.layout import Params
 from isles.likelihoods import known
@@ -239,10 +236,12 @@ def check_agreement(found: Saved, wanted: Saved) -> None:
         differences += [
             _difference(name, old.get(name), new.get(name))
             for name in dict.fromkeys([*new, *old])
-            if old.get(name) != new.get(name) and name not in ("reference", "sampler")
+            if old.get(name) != new.get(name) and name not in ("reference", "sampler", "sampler_text")
         ]
-        if section == "settings" and not differences and old.get("sampler") != new["sampler"]:
-            differences.append("the sampler differs in what its repr does not show")
+        if section == "settings":
+            differences += _sampler_differences("sampler", old.get("sampler"), new["sampler"])
+            if not differences and old.get("sampler_text") != new["sampler_text"]:  # of a class of the user's
+                differences.append(_difference("sampler", old.get("sampler_text"), new["sampler_text"]))
     if not differences and not _same_tensors(found, wanted):
         differences.append("the sampler was frozen on another pilot run")
     for name in BIT_VERSIONS:
@@ -305,25 +304,14 @@ def default_islands_per_block(problem: Problem, sampler: Sampler, islands: int) 
 
 def import_problem(reference: str) -> Problem:
     """The problem that a reference names (see `references`): a `Problem`, or a function that returns one."""
-    module_name, name, arguments = references.parse(reference)
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    found, arguments = references.find(reference)
     try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"problem={reference!r} cannot be imported: {error}; run in the folder that holds it, or install it"
-        ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"problem={reference!r}: {module_name} has no {name}; check the spelling")
-        found = getattr(found, part)
-    if arguments:
-        try:
-            inspect.signature(found).bind(**arguments)
-        except TypeError as error:
-            raise ValueError(f"problem={reference!r}: {error}; give what {name} takes after the ?") from None
-    problem = found if isinstance(found, Problem) else found(**arguments) if callable(found) else found
+        problem = found(**arguments) if callable(found) else found
+    except Exception as error:
+        if isinstance(error, ValueError) and reference.startswith("isles.builtin:"):
+            raise UnknownProblemError(str(error)) from error
+        error.add_note(f"raised by problem={reference!r}")
+        raise
     if not isinstance(problem, Problem):
         raise TypeError(f"problem={reference!r} gives a {type(problem).__name__}; it must give an isles.Problem")
     return problem
@@ -372,7 +360,24 @@ def _difference(name: str, old: Any, new: Any) -> str:
     if isinstance(old, dict) and isinstance(new, dict):
         names = [key for key in {**old, **new} if old.get(key) != new.get(key)]
         return f"{name} differ: {', '.join(names[:5])}"
-    return f"{name.replace('_text', '')} was {old} and is {new}"
+    return f"{name} was {old} and is {new}"
+
+
+def _sampler_differences(name: str, old: Any, new: Any) -> list[str]:
+    """Only the fields that differ, of samplers and of what they hold, as `codec` encodes them."""
+    if old == new:
+        return []
+    if not all(isinstance(value, dict) for value in (old, new)):
+        return [_difference(name, old, new)]
+    kind = lambda value: value.get("class") or value.get("foreign")
+    if kind(old) is None or kind(old) != kind(new):
+        return [_difference(name, *(kind(value) or next(iter(value.values())) for value in (old, new)))]
+    old, new = (value.get("fields", {}) for value in (old, new))
+    return [
+        line
+        for field in {**old, **new}
+        for line in _sampler_differences(f"{name}.{field}", old.get(field), new.get(field))
+    ]
 
 
 def _same_tensors(found: Saved, wanted: Saved) -> bool:

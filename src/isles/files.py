@@ -17,9 +17,16 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "isles"
 
 
+def check_folder(path: Path) -> None:
+    """Raise if the folder that a file is to be written to is not there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
+
+
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write that appears under `path` at the end, flushed to disk: whole or not at all."""
+    check_folder(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

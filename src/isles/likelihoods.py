@@ -312,7 +312,8 @@ def check_labels(y: Any, rows: int, classes: int) -> np.ndarray[Any, Any]:
     """Labels (rows,) as int32 in 0..classes−1."""
     y = np.asarray(y)
     if y.shape != (rows,):
-        raise ValueError(f"y has shape {y.shape}; {rows} rows of x need labels of shape ({rows},): y.ravel()?")
+        hint = ": y.ravel()?" if y.size == rows else "; give a label for each row"
+        raise ValueError(f"y has shape {y.shape}; {rows} rows of x need labels of shape ({rows},){hint}")
     if y.dtype.kind not in "biuf" or not (y == np.floor(y)).all():
         raise ValueError(f"labels must be whole numbers 0, 1, ..., got dtype {y.dtype}; encode them first")
     if y.min() < 0 or y.max() >= classes:

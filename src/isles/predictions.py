@@ -19,9 +19,9 @@ from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
 from isles import cache, checks, weights
+from isles.intermediates import intermediate_bytes
 from isles.layout import Layout, StaticFunction
 from isles.likelihoods import GaussianNoise, Likelihood, check_inputs, check_labels, check_targets
-from isles.problem import intermediate_bytes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -37,6 +37,10 @@ class Classes:
     log_probabilities: Floats  # (n, K)
     epistemic: Floats  # (n,) mutual information of label and parameters: what more data could remove
     aleatoric: Floats  # (n,) expected entropy of a draw's own prediction
+
+    def __repr__(self) -> str:
+        rows, classes = self.log_probabilities.shape
+        return f"Classes({rows} rows, {classes} classes)"
 
     @property
     def probabilities(self) -> Floats:

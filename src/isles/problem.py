@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from isles import checks
+from isles import additivity, checks
 from isles.devices import DATA, PARTICLES
+from isles.intermediates import intermediate_bytes
 from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
@@ -28,7 +28,6 @@ SUM_ROWS = 1024  # enough rows, however long the gradient
 SUM_SHARE = 4  # and its intermediates take no more than so many gradients, so that memory grows like particles
 JACOBIAN_BYTES = 1 << 13  # of one particle, that a chunk may always take
 USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
-VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "transpose"}  # operations that need no memory of their own
 
 
 class State(NamedTuple):
@@ -53,7 +52,8 @@ class Problem:
             `data`, `log_likelihood(params)`. It returns one scalar.
         data: a pytree of arrays with equal first axes (the rows), copied on entry.
         chunk_rows: rows evaluated at a time, so that memory does not grow with the data set. The default
-            is a function of shapes alone: rows, parameters, and particles evaluated together.
+            is a function of shapes alone: rows, parameters, and particles evaluated together. All rows, if
+            your function must see them together.
 
     >>> prior = Gaussian(like=np.zeros(3))
     >>> data = (np.ones((100, 3)), np.zeros(100))
@@ -89,7 +89,7 @@ class Problem:
         # a copy: JAX may share memory with the caller's array, whose later writes would show through
         self.data = None if data is None else jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), data)
         self.rows = 0 if data is None else _rows(self.data)
-        _check_scalar(jax.eval_shape(log_likelihood, *self.arguments(self.rows)), self.rows)
+        _check_scalar(self._shape_of_value(), self.rows)
         if chunk_rows is not None and not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
         self.fixed_bytes, self.row_bytes = self._intermediate_bytes(split=chunk_rows is None)
@@ -98,6 +98,8 @@ class Problem:
             chunk_rows = self._default_chunk(USUAL_PARTICLES)
         self.chunk_rows = min(checks.count("chunk_rows", chunk_rows), self.rows)
         self._check_chunks()
+        if not self.chunk_chosen or self.chunk_rows < self.rows:
+            additivity.check(self)
 
     def __repr__(self) -> str:
         rows = f", {self.rows} rows in chunks of {self.chunk_rows}" if self.rows else ""
@@ -157,6 +159,17 @@ class Problem:
         except Exception:  # a likelihood that knows one size only keeps the one it was seen to work with
             return self
         return problem
+
+    def _shape_of_value(self) -> Any:
+        try:
+            return jax.eval_shape(self.log_likelihood, *self.arguments(self.rows))
+        except TypeError as error:
+            if self.rows or "positional argument" not in str(error):
+                raise
+            raise TypeError(
+                f"log_likelihood takes more than the parameters ({error}); without data= it is called as "
+                f"log_likelihood(params): give data=, or a function of the parameters alone"
+            ) from error
 
     def _check_chunks(self) -> None:
         """The shapes that sampling will use: whole chunks, and the remainder."""
@@ -375,23 +388,3 @@ def _check_scalar(result: Any, rows: int) -> None:
         raise ValueError(f"log_likelihood returns shape {shape}, it must return shape (): {hint}")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"log_likelihood returns dtype {dtype}, it must be floating point")
-
-
-def intermediate_bytes(function: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
-    """Bytes of all intermediate results of a function of shapes."""
-
-    def size(jaxpr: Any) -> int:
-        total = 0
-        for equation in jaxpr.eqns:
-            inner = list(jaxprs_in_params(equation.params))
-            if inner:  # a call, whose results are counted inside
-                total += sum(map(size, inner))
-            elif equation.primitive.name not in VIEWS:
-                total += sum(var.aval.size * var.aval.dtype.itemsize for var in equation.outvars)
-            if equation.primitive.name == "conv_general_dilated":  # unfolds its input, there and back
-                (output,), window = equation.outvars, equation.invars[1].aval
-                features = window.shape[equation.params["dimension_numbers"].rhs_spec[0]]
-                total += 2 * output.aval.size * window.size // features**2 * window.dtype.itemsize
-        return total
-
-    return size(jax.make_jaxpr(function)(*arguments).jaxpr)

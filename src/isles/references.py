@@ -5,10 +5,16 @@ Values are whole numbers, numbers or text; commas make a tuple: `isles.builtin:p
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote
+
+from isles.checks import UnknownProblemError
 
 WHOLE = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -53,6 +59,31 @@ def parse(text: str) -> Reference:
                 raise ValueError(f"problem={text!r}: {key!r} {fault}; write name=value&name=value after the ?")
             arguments[key] = _read(value)
     return Reference(module, name, arguments)
+
+
+def find(text: str) -> tuple[Any, dict[str, Any]]:
+    """What a reference names, imported but not called, and the arguments that fit it."""
+    module, name, arguments = parse(text)
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UnknownProblemError(
+            f"problem={text!r} cannot be imported: {error}; run in the folder that holds it, or install it"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UnknownProblemError(f"problem={text!r}: {module} has no {name}; check the spelling")
+        found = getattr(found, part)
+    if callable(found) or arguments:
+        try:
+            inspect.signature(found).bind(**arguments)
+        except TypeError as error:
+            raise UnknownProblemError(
+                f"problem={text!r}: {error}; give what {name} takes after the ?, as {module}:{name}?name=value"
+            ) from None
+    return found, arguments
 
 
 def write(module: str, name: str, arguments: Mapping[str, Any]) -> str:

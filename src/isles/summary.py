@@ -55,17 +55,19 @@ def summarise(posterior: Posterior) -> Diagnostics:
     if posterior.island_log_evidence is not None:
         rows["log evidence"] = posterior.log_evidence
         rows["log evidence, standard error"] = posterior.log_evidence_standard_error
+        if caveat := evidence_caveat(posterior):
+            rows["log evidence, standard error is"] = caveat
         rows["evidence is"] = posterior.evidence_kind
         rows["stages"] = _range((np.isfinite(posterior.trace["tempering"])).sum(axis=0))
     rows["island weights"] = posterior.weighting
     rows["island ESS"] = posterior.island_ess
     if "elbo" in posterior.trace:
-        rows["ELBO"] = _mean_of_last(posterior.trace["elbo"])
+        rows["ELBO"] = mean_of_last(posterior.trace["elbo"])
     if "acceptance" in posterior.trace:
-        rows["acceptance, last"] = _mean_of_last(posterior.trace["acceptance"])
-        rows["step size, last"] = _mean_of_last(posterior.trace["step_size"])
+        rows["acceptance, last"] = mean_of_last(posterior.trace["acceptance"])
+        rows["step size, last"] = mean_of_last(posterior.trace["step_size"])
     if "correlation" in posterior.trace:
-        rows["correlation with stage's start"] = _mean_of_last(posterior.trace["correlation"])
+        rows["correlation with stage's start"] = mean_of_last(posterior.trace["correlation"])
     if "unique_ancestors" in posterior.trace:
         rows["unique ancestors, least"] = int(np.nanmin(posterior.trace["unique_ancestors"]))
     if posterior.positions is not None:
@@ -77,19 +79,44 @@ def summarise(posterior: Posterior) -> Diagnostics:
     return Diagnostics(rows, posterior.warnings)
 
 
+def evidence_caveat(posterior: Posterior) -> str | None:
+    """What to think of the standard error of the log evidence; None if it is as good as any.
+
+    Over P islands it cannot exceed 1, which is what it is when a single island carries the weight: the spread of
+    islands then says that the error is large, not how large.
+    """
+    if posterior.island_log_evidence is None or posterior.log_evidence_standard_error is None:
+        return None
+    evidence = weights.island_weights(posterior.island_log_evidence)
+    carriers = 1 / np.sum(evidence**2)
+    return (
+        None if carriers >= few_islands(len(evidence)) else "at least so large: too few islands carry the weight"
+    )
+
+
+def few_islands(islands: int) -> float:
+    """The effective number of islands below which their weights say that they have not agreed."""
+    return min(2, 0.6 * islands)
+
+
 def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     """What deserves a look, each with a remedy."""
     found = []
     islands, draws = posterior.log_weights.shape
     ess = posterior.island_ess
-    if posterior.weighting == "evidence" and ess is not None and ess < max(min(2, 0.6 * islands), islands / 4):
+    if posterior.weighting == "evidence" and ess is not None and ess < max(few_islands(islands), islands / 4):
         found.append(
             f"island ESS {ess:.1f} of {islands}: few islands carry the weight, so more islands buy little here; "
             f"raise mutations or particles (posterior.with_weights('equal') shows the unweighted answer)"
         )
+    if isinstance(sampler, SMC) and sampler.particles == 1 and sampler.schedule is None and sampler.plan is None:
+        found.append(
+            "particles=1: one particle gives no weights to choose temperings by, so it goes from the prior to the "
+            "posterior in one stage; take particles=32, or isles.AIS, whose particles go alone along a schedule"
+        )
     trace = posterior.trace
     if trace:
-        acceptance = _mean_of_last(trace["acceptance"])
+        acceptance = mean_of_last(trace["acceptance"])
         if acceptance < TOO_FEW_ACCEPTED:
             found.append(
                 f"mean acceptance {acceptance:.3f} at the end: particles hardly move; lower step_size, "
@@ -230,8 +257,8 @@ def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
             f"too short: mutations were still raising the mean log-likelihood, by {rise:.2f} of its spread a "
             f"stage in the second half of the stages (0 is best), so particles lag behind their target: {remedy}"
         ]
-    remembered = _mean_of_last(trace["correlation"])
-    if remembered > TOO_MUCH_MEMORY and _mean_of_last(trace["acceptance"]) >= TOO_FEW_ACCEPTED:
+    remembered = mean_of_last(trace["correlation"])
+    if remembered > TOO_MUCH_MEMORY and mean_of_last(trace["acceptance"]) >= TOO_FEW_ACCEPTED:
         return [
             f"too short: at the end of the last stage, particles were still correlated by {remembered:.3f} with "
             f"where they began it, so the copies that resampling made stay copies: {remedy}"
@@ -266,7 +293,8 @@ def last_finite(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values[rows, np.arange(values.shape[1])]
 
 
-def _mean_of_last(values: np.ndarray[Any, Any]) -> float:
+def mean_of_last(values: np.ndarray[Any, Any]) -> float:
+    """The mean over islands, each at its own last stage."""
     last = last_finite(values)
     return float(last[np.isfinite(last)].mean()) if np.isfinite(last).any() else float("nan")
 

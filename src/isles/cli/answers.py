@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,12 +35,13 @@ def predict(
         str, typer.Option("--output", "-o", metavar="FILE", help="A .csv or .npz file; - is CSV on stdout.")
     ] = "-",
     problem: ProblemOption = None,
+    json: Json = False,
 ) -> None:
     """Predict for inputs with a run that is finished, and say how certain that is.
 
     Classes: label, probabilities, and the entropy in nats with its epistemic part (what more data could remove)
     and its aleatoric part. Values: mean, std, and quantiles of 5, 50 and 95 %. The training data are not needed if
-    the network is one of isles.models; else --problem gives the network back.
+    the network is one of isles.models; else the run's problem is imported, or the one of --problem.
 
     **Examples**
 
@@ -52,8 +54,13 @@ def predict(
     path = None if to == "-" else Path(to)
     if path is not None and path.suffix not in (".csv", ".npz"):
         raise UsageError(f"--output {to} must end in .csv or .npz, or be - for stdout")
-    posterior = read(run, problem)
+    if json and path is not None:
+        raise UsageError(f"--json writes to stdout, and --output to {to}; leave one out")
+    posterior = read(run, problem, predicting=True)
     found = arrays.columns(posterior.predict(arrays.read_inputs(inputs, arrays.row_shape(posterior))))
+    if json:
+        output.show_json({name: values.tolist() for name, values in found.items()})
+        return
     arrays.write_columns(found, path)
     if path is not None:
         output.say(f"{len(next(iter(found.values())))} predictions in {path}")
@@ -80,9 +87,10 @@ def compare(
     names = [os.fspath(run) for run in runs]
     if len(set(names)) < len(names):
         raise UsageError("a run is given twice; give each once")
-    posteriors = {name: read(Path(name), problem) for name in names}
+    predicting = test is not None or data is not None
+    posteriors = {name: read(Path(name), problem, predicting=predicting) for name in names}
     facts: dict[str, dict[str, Any]] = {name: describe(found) for name, found in posteriors.items()}
-    if test is not None or data is not None:
+    if predicting:
         from isles import metrics
         from isles.cli import arrays
 
@@ -112,12 +120,40 @@ def describe(posterior: Posterior) -> dict[str, Any]:
     return {"sampler": what, "parameters": posterior.layout.size, **rows, "warnings": len(posterior.warnings)}
 
 
-def read(run: Path, problem: str | None) -> Posterior:
-    """The posterior of a run, with the network of a problem where one is named."""
+def read(run: Path, problem: str | None, *, predicting: bool) -> Posterior:
+    """The posterior of a run, with the network of the problem that is named, or else of the run's own."""
     import isles
     from isles.definition import import_problem
 
     if not run.exists():
         raise FileNotFoundError(f"there is no {run}; give the folder of a run, or a file of a posterior")
-    with telling_how_to_go_on(run):
-        return isles.load(run, problem=None if problem is None else import_problem(problem))
+    merge = shlex.join(["isles", "merge", os.fspath(run), "--allow-partial", "--output", "FILE"])
+    with telling_how_to_go_on(run, f", {merge} writes what is finished, which can be given instead"):
+        if problem is not None:
+            return isles.load(run, problem=import_problem(problem))
+        own = own_problem(run, predicting=predicting)
+        if own is None:
+            return isles.load(run)
+        try:
+            found = import_problem(own)
+        except Exception as error:
+            raise UsageError(
+                f"{run} was begun with problem {own!r}, which is needed here, and which fails: "
+                f"{type(error).__name__}: {error}; go to the folder that it is imported from, or give --problem"
+            ) from error
+        return isles.load(run, problem=found)
+
+
+def own_problem(run: Path, *, predicting: bool) -> str | None:
+    """The import path of a run's problem, where a function or a structure is needed that no file holds."""
+    from isles.store.folder import RunFolder
+
+    if not run.is_dir():
+        return None
+    facts = RunFolder(run).definition().facts
+    likelihood = facts.get("likelihood") or {}
+    lacks = "network" in likelihood and None in (likelihood["network"], likelihood.get("noise_std", 0.0))
+    if (predicting and lacks) or facts.get("layout", {}).get("structure") is None:
+        reference: str | None = facts.get("problem", {}).get("reference")
+        return reference
+    return None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from isles.checks import PartialRunError
+from isles.checks import PartialRunError, UnknownProblemError
 
 HELP = """Bayesian deep learning by parallel SMC and parallel MCMC.
 
@@ -80,6 +80,8 @@ def exit_code(error: BaseException) -> int:
     """How a command ends that raised this."""
     if isinstance(error, PartialRunError):
         return ExitCode.PARTIAL
+    if isinstance(error, UnknownProblemError):
+        return ExitCode.USAGE
     return int(getattr(error, "exit_code", ExitCode.ERROR))
 
 

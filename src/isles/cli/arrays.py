@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from isles import files
+from isles.checks import FolderError
 from isles.cli.app import UsageError
 
 if TYPE_CHECKING:
+    from isles.data import Dataset
     from isles.posterior import Posterior
 
 Array = np.ndarray[Any, Any]
@@ -40,9 +42,7 @@ def read_test(path: Path | None, data: str | None, row: tuple[int, ...]) -> tupl
     if path is not None and data is not None:
         raise UsageError("--test and --data both name test data; leave one out")
     if data is not None:
-        from isles.data import load
-
-        found = load(data)
+        found = load_data(data)
         if not len(found.x_test):
             raise UsageError(f"{data} has no test rows of its own; give some by --test FILE.npz")
         return as_rows(found.x_test, row, data), found.y_test
@@ -59,6 +59,16 @@ def read_test(path: Path | None, data: str | None, row: tuple[int, ...]) -> tupl
                 )
             return as_rows(arrays[x], row, path), arrays[y]
     raise UsageError(f"{path} holds {', '.join(arrays) or 'nothing'}; it needs x and y: np.savez(path, x=x, y=y)")
+
+
+def load_data(name: str, train: int | None = None, test: int | None = None) -> Dataset:
+    """A data set; a name or a number of rows that it does not have is a mistake in the command."""
+    from isles.data import load
+
+    try:
+        return load(name, train=train, test=test)
+    except ValueError as error:
+        raise error if isinstance(error, FolderError) else UsageError(str(error)) from error
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -93,6 +103,8 @@ def read_table(path: Path) -> Array:
         for value in line:
             if not _is_number(value):
                 raise UsageError(f"{path}, line {number}: {value!r} is no number; encode text as numbers first")
+            if not math.isfinite(float(value)):
+                raise UsageError(f"{path}, line {number}: {value} is not finite; impute it, or leave the line out")
     return np.array([list(map(float, line)) for _, line in lines])
 
 
@@ -100,7 +112,12 @@ def as_rows(x: Array, row: tuple[int, ...], where: Path | str) -> Array:
     """Rows of the shape that the network was given; flat ones are folded."""
     if x.ndim == 0 or (x.shape[1:] != row and math.prod(x.shape[1:]) != math.prod(row)):
         shape = ", ".join(map(str, ("rows", *row)))
-        raise UsageError(f"the inputs in {where} have shape {x.shape}, and the run needs ({shape})")
+        line = f"; write {math.prod(row)} values a line" if str(where).endswith(".csv") else ""
+        raise UsageError(f"the inputs in {where} have shape {x.shape}, and the run needs ({shape}){line}")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise UsageError(
+            f"{np.count_nonzero(~np.isfinite(x))} inputs in {where} are not finite; impute or remove them"
+        )
     return x.reshape(-1, *row)
 
 

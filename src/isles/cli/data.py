@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from isles.cli import output
-from isles.cli.app import app
+from isles.cli.app import UsageError, app
 from isles.cli.runs import Json
 
 sets = typer.Typer(
@@ -61,9 +61,9 @@ def fetch(name: Name, train: Rows = None, test: Rows = None, json: Json = False)
 
         isles data fetch mnist --train 60000 --test 10000
     """
-    from isles import data
+    from isles.cli.arrays import load_data
 
-    found = data.load(name, train=train, test=test)
+    found = load_data(name, train=train, test=test)
     facts = {
         "name": found.name,
         "training rows": len(found.x_train),
@@ -97,8 +97,12 @@ def encode(
     from isles import data
     from isles.data.sources import cache
 
+    try:
+        usual = data.default_encoder(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    chosen = encoder or usual
     raw = data.raw(name)
-    chosen = encoder or data.default_encoder(name)
     folder = lambda split: cache() / "encoding" / f"{name}-{split}-{chosen.replace(':', '-').replace('/', '-')}"
     train = data.encode(raw.x_train, chosen, folder("train"), chunk)
     test = data.encode(raw.x_test, chosen, folder("test"), chunk)

@@ -20,10 +20,10 @@ def status(folder: RunArgument, json: Json = False) -> None:
 
         isles status runs/mnist --json | jq .finished
     """
-    from isles.store.status import FINISHED, NOT_BEGUN, UNDER_WAY, read_status
+    from isles.store.status import FINISHED, NOT_BEGUN, STARTING, UNDER_WAY, read_status
 
     found = read_status(folder)
-    counts = {state: found.count(state) for state in (FINISHED, UNDER_WAY, NOT_BEGUN)}
+    counts = {state: found.count(state) for state in (FINISHED, UNDER_WAY, STARTING, NOT_BEGUN)}
     if json:
         named = {state.replace(" ", "_"): count for state, count in counts.items()}
         output.show_json(
@@ -46,7 +46,7 @@ def status(folder: RunArgument, json: Json = False) -> None:
     ]
     columns = ("block", "islands", "state", "done", "stage", "tempering", "acceptance", "epochs", "checkpoint")
     output.show_table(columns, rows)
-    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != STARTING)
     output.say(f"{len(found.blocks)} blocks of {found.islands} islands: {summary}")
 
 

@@ -33,8 +33,10 @@ def show_error(error: BaseException) -> None:
         text = str(error) or type(error).__name__
     else:
         text = f"{type(error).__name__}: {error}"
-    if getattr(error, "__notes__", None):  # of a worker: its traceback
-        text += " (--debug shows where)"
+    if notes := getattr(error, "__notes__", None):  # long ones are tracebacks of workers
+        text += (
+            f" ({'; '.join([*(note for note in notes if len(note.splitlines()) == 1), '--debug shows where'])})"
+        )
     typer.echo(f"error: {' '.join(text.split())}", err=True)
 
 

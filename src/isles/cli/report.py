@@ -55,7 +55,7 @@ def report(
         raise UsageError("--port is for --live; add it, or leave --port out")
     if ood is not None and test is None and data is None:
         raise UsageError("--ood is shown beside test data; add --test or --data")
-    posterior = read(run, problem)
+    posterior = read(run, problem, predicting=bool(test or data))
     import isles
     from isles.cli import arrays
 

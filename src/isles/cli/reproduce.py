@@ -63,9 +63,10 @@ def show(folder: Path, json: bool) -> int:
     names = experiments.names(folder)
     if not names:
         raise UsageError(f"{folder} holds no experiments; run in a clone of isles' repository, or give --folder")
-    from isles.reproduce.forecast import forecast
+    from isles.reproduce.forecast import forecast, remembered
 
-    rows = [forecast(experiments.load(folder, name)) for name in names]
+    rate = remembered(output.say)
+    rows = [forecast(experiments.load(folder, name), rate) for name in names]
     if json:
         output.show_json([row._asdict() for row in rows])
     else:

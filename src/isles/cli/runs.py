@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import shlex
@@ -31,8 +32,8 @@ ProblemOption = Annotated[
     typer.Option(metavar="MODULE:NAME", help="Needed only if the folder holds no import path, or it has moved."),
 ]
 
-
 MODELS = "mlp, cnn or logistic"
+PARTIAL_HINT = ", --allow-partial does without what is missing"
 Problem = Annotated[
     str | None,
     typer.Argument(
@@ -67,10 +68,11 @@ def run(
     name, folder = refer(chosen), needed(chosen, "folder", "--folder")
     sampler = build_sampler(chosen)
     passed = {key: value for key, value in chosen.items() if key in SAMPLE_ARGUMENTS}
+    references.find(name)  # raises where there is none
     echo(name, folder, sampler, passed)
     import isles
 
-    with telling_how_to_go_on(folder):
+    with telling_how_to_go_on(folder, PARTIAL_HINT):
         posterior = isles.sample(name, sampler, folder=folder, **passed)
     return finish(posterior, folder, json)
 
@@ -89,7 +91,7 @@ def resume(folder: RunArgument, problem: ProblemOption = None, json: Json = Fals
     chosen = gather(None, settings)
     import isles
 
-    with telling_how_to_go_on(folder):
+    with telling_how_to_go_on(folder, PARTIAL_HINT):
         posterior = isles.resume(folder, problem, **chosen)
     return finish(posterior, os.fspath(folder), json)
 
@@ -117,7 +119,7 @@ def merge(
     from isles import results
     from isles.store.folder import RunFolder
 
-    with telling_how_to_go_on(folder):
+    with telling_how_to_go_on(folder, PARTIAL_HINT):
         posterior = results.merge(folder, allow_partial=allow_partial)
     place = to or (None if posterior.missing else RunFolder(folder).posterior_path)
     if place is not None:
@@ -151,7 +153,12 @@ def block(
     chosen = gather(None, settings)
     set_threads(folder)
     from isles import tasks
+    from isles.store.status import read_status
 
+    blocks = len(read_status(folder).blocks)
+    for number in numbers:
+        if not 0 <= number < blocks:
+            raise UsageError(f"there is no block {number} in {folder}; give numbers from 0 to {blocks - 1}")
     report = tasks.run_tasks(folder, numbers, problem, **chosen)
     listed = lambda found: f"block{'s'[: len(found) != 1]} {', '.join(map(str, found))}"
     left = [number for number in numbers if number not in report.finished]
@@ -190,8 +197,9 @@ def refer(settings: dict[str, Any]) -> str:
         from isles import data
 
         if name not in data.NAMES:
-            known = ", ".join(data.NAMES)
-            raise UsageError(f"--model is for a data set, and {name!r} is none of {known}; leave --model out")
+            near = difflib.get_close_matches(name, data.NAMES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "leave --model out"
+            raise UsageError(f"--model is for a data set, and {name!r} is none of {', '.join(data.NAMES)}; {hint}")
         return references.write("isles.builtin", "problem", {"data": name, **options})
     if options:
         raise UsageError(f"--{next(iter(options)).replace('_', '-')} needs --model: {MODELS}")
@@ -212,8 +220,8 @@ def echo(problem: str, folder: str, sampler: Any, settings: dict[str, Any]) -> N
 
 
 @contextlib.contextmanager
-def telling_how_to_go_on(folder: str | Path) -> Iterator[None]:
-    """Errors after which a run can be continued name the command that does."""
+def telling_how_to_go_on(folder: str | Path, otherwise: str = "") -> Iterator[None]:
+    """Errors after which a run can be continued name the command that does, and what else can be done."""
     again = shlex.join(["isles", "resume", os.fspath(folder)])
     try:
         yield
@@ -221,7 +229,8 @@ def telling_how_to_go_on(folder: str | Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"stopped; what was saved is kept: {again}") from error
     except PartialRunError as error:
         cause = str(error).partition(";")[0]
-        raise PartialRunError(f"{cause}; {again} goes on, --allow-partial does without what is missing") from error
+        other = "" if cause.startswith("no island is finished") else otherwise
+        raise PartialRunError(f"{cause}; {again} goes on{other}") from error
 
 
 def finish(posterior: Any, folder: str, as_json: bool) -> int:

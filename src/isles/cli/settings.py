@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import math
@@ -183,7 +184,10 @@ SETTINGS: dict[str, Setting] = {
     "jump": Setting(float, _rate, "Probability of a jump between modes. [default: 0.1]", ("de",)),
     "noise": positive("Of moves, in units of the prior's std. [default: 0.0001]", ("de",)),
     "mass": choice("Mass", "identity", "population", of=("hmc", "mala")),
-    "scale": choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
+    "scale": dataclasses.replace(
+        choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
+        help="Scale of proposals: population, or prior (pcn), or identity (mh).",
+    ),
     "model": choice("A built-in network, where PROBLEM is a data set", "mlp", "cnn", "logistic"),
     "hidden": Setting(str, _widths, "Units of each hidden layer of mlp, as 64,32. [default: 64]"),
     "activation": choice("Of mlp's hidden layers", "relu", "tanh", "sigmoid"),
@@ -289,12 +293,12 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is no TOML file: {error}; write lines like islands = 8") from error
     settings = {name.replace("-", "_"): value for name, value in found.items()}
     for name, value in settings.items():
+        if isinstance(value, dict):
+            raise UsageError(f"{path}: {name!r} is a table; settings stand at the top, without tables")
         if name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it may hold {', '.join(SETTINGS)}"
             raise UsageError(f"{path}: there is no setting {name!r}; {hint}")
-        if isinstance(value, dict):
-            raise UsageError(f"{path}: {name!r} is a table; settings stand at the top, without tables")
     return settings
 
 

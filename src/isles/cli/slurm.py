@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isles import references
 from isles.cli import output
 from isles.cli.app import UsageError, app
 from isles.cli.runs import Config, Json, RunArgument, echo, refer
@@ -97,6 +98,7 @@ def define(folder: Path, settings: dict[str, Any]) -> None:
     sampler = build_sampler(settings)
     names = ("islands", "seed", "islands_per_block", "chunk_rows", "keep", "threads")
     passed = {name: settings[name] for name in names if name in settings}
+    references.find(problem)  # raises where there is none
     echo(problem, os.fspath(folder), sampler, passed)
     from isles import tasks
 

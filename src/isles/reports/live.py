@@ -19,7 +19,7 @@ from isles.reports.html import Page, facts_table
 from isles.reports.page import trace_figures
 from isles.samplers.block import Status
 from isles.store.folder import RunFolder
-from isles.store.status import FINISHED, NOT_BEGUN, UNDER_WAY, BlockStatus, read_status
+from isles.store.status import FINISHED, NOT_BEGUN, STARTING, UNDER_WAY, BlockStatus, read_status
 
 HOST = "127.0.0.1"
 REFRESH = 5  # seconds
@@ -56,13 +56,17 @@ class Watch:
     def _end(self, blocks: Sequence[BlockStatus], now: float) -> str:
         under_way = [block for block in blocks if block.state == UNDER_WAY]
         if not under_way:
-            return "No block has a checkpoint yet." if all(block.state == NOT_BEGUN for block in blocks) else ""
+            return (
+                "No block has a checkpoint yet."
+                if all(block.state in (NOT_BEGUN, STARTING) for block in blocks)
+                else ""
+            )
         for block in under_way:
             saved = RunFolder(self.folder).block(block.number).saved_at or now
             course = self._courses.get(block.number) or Course(saved - (block.seconds or 0.0))
             self._courses[block.number] = estimates.follow(course, _status(block), saved)
         durations = [block.seconds for block in blocks if block.state == FINISHED and block.seconds is not None]
-        waiting = sum(block.state == NOT_BEGUN for block in blocks)
+        waiting = sum(block.state in (NOT_BEGUN, STARTING) for block in blocks)
         courses = [self._courses[block.number] for block in under_way]
         left = estimates.run_seconds_left(courses, waiting, durations, now)
         if left is None:

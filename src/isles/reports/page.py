@@ -15,6 +15,7 @@ from isles.reports.folder import block_table, describe
 from isles.reports.html import Figure, Page, Table, facts_table, show
 from isles.store.folder import RunFolder
 from isles.store.status import read_status
+from isles.summary import evidence_caveat, mean_of_last
 
 if TYPE_CHECKING:
     from isles.posterior import Posterior
@@ -46,7 +47,14 @@ def report(
         others: other posteriors by name, scored on the same test inputs beside this one.
         folder: of the run: adds its definition, versions, machine, and the cost of each block.
     """
+    if not hasattr(posterior, "diagnostics"):
+        raise TypeError(
+            f"isles.report takes a posterior, not {posterior!r}; read the one of a run first: isles.load(folder)"
+        )
+    if test is not None and not (isinstance(test, (tuple, list)) and len(test) == 2):
+        raise TypeError(f"test must be a pair of inputs and labels, (x, y), not {type(test).__name__}")
     path = Path(path)
+    files.check_folder(path)
     page = build(posterior, test=test, ood=ood, title=title, facts=facts, others=others, folder=folder)
     with files.whole(path) as file:
         file.write(page.render().encode())
@@ -155,6 +163,7 @@ def _evidence(posterior: Posterior) -> Table:
     if posterior.log_evidence is not None:
         rows += [
             ["standard error", show(posterior.log_evidence_standard_error)],
+            *([["standard error is", caveat]] if (caveat := evidence_caveat(posterior)) else []),
             ["the estimate is", show(posterior.evidence_kind)],
         ]
     rows += [["island ESS", show(posterior.island_ess)], ["islands weighted by", posterior.weighting]]
@@ -193,21 +202,19 @@ def trace_figures(traced: plot.Traced, *, finished: bool = True) -> list[Figure]
             draw("effective sample size", plot.ess, traced, note="Before each stage resamples, by island."),
         ]
     figures += [
-        draw("acceptance", plot.acceptance, traced, note=f"Mean acceptance, {_late(trace, 'acceptance')} {when}."),
-        draw("step size", plot.step_size, traced, note=f"Step size, {_late(trace, 'step_size')} {when}."),
+        draw("acceptance", plot.acceptance, traced, note=f"Mean acceptance, {_last(trace, 'acceptance')} {when}."),
+        draw("step size", plot.step_size, traced, note=f"Step size, {_last(trace, 'step_size')} {when}."),
     ]
     if np.isfinite(trace["log_likelihood"]).any():
-        note = f"Mean log-likelihood of the particles, {_late(trace, 'log_likelihood')} {when}."
+        note = f"Mean log-likelihood of the particles, {_last(trace, 'log_likelihood')} {when}."
         figures.append(draw("log-likelihood", plot.log_likelihood, traced, note=note))
     return figures
 
 
-def _late(trace: Mapping[str, Any], name: str) -> str:
-    """The mean over the last tenth of the stages."""
-    values = np.asarray(trace[name])
-    values = values[-max(1, len(values) // 10) :]
-    values = values[np.isfinite(values)]
-    return show(float(values.mean())) if values.size else "unknown"
+def _last(trace: Mapping[str, Any], name: str) -> str:
+    """The mean over islands, each at its own last stage, as in the table of diagnostics."""
+    value = mean_of_last(np.asarray(trace[name]))
+    return show(value) if np.isfinite(value) else "unknown"
 
 
 def _run(posterior: Posterior, facts: Mapping[str, Any] | None) -> dict[str, Any]:

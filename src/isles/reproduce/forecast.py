@@ -1,13 +1,19 @@
 """What experiments would cost on this machine: expected particle-epochs over a rate measured for each problem.
 
-Where the data of an experiment are not at hand, there is nothing to measure, and its hours are not known.
+Where the data of an experiment are not at hand, there is nothing to measure, and its hours are not known. Rates
+are kept in isles' cache, for the same version of isles on the same kind of machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
+import isles
+from isles import cache, files
 from isles.cli.settings import build_sampler
 from isles.definition import import_problem
 from isles.engines.local import usable_cpus
@@ -16,6 +22,7 @@ from isles.reproduce.experiments import Experiment, Method
 from isles.reproduce.work import is_done
 
 SECONDS = 2.0  # of measuring for each problem
+Rate = Callable[[Method], float | None]
 
 
 class Cost(NamedTuple):
@@ -31,18 +38,17 @@ class Cost(NamedTuple):
     paper_hours: float | None = None
 
 
-def forecast(experiment: Experiment) -> Cost:
-    """Measures for a few seconds."""
+def forecast(experiment: Experiment, rate: Rate) -> Cost:
+    """What an experiment costs where its methods go at a `rate`."""
     places = [(piece.method, place) for piece in experiment.queue("standard") for place in piece.places]
     done = [(method, place) for method, place in places if is_done(experiment, method, place)]
     known = Cost(experiment.name, experiment.title, len(done), len(places))
-    try:
-        rates = {
-            problem: measure(next(m for m in experiment.methods if m.problem == problem and m.width > 1))
-            for problem in dict.fromkeys(method.problem for method in experiment.methods)
-        }
-    except FileNotFoundError:
-        return known
+    rates: dict[str, float] = {}
+    for problem in dict.fromkeys(method.problem for method in experiment.methods):
+        found = rate(next(m for m in experiment.methods if m.problem == problem and m.width > 1))
+        if found is None:
+            return known
+        rates[problem] = found
     left = {
         method.name: 1 - sum(m is method for m, _ in done) / max(sum(m is method for m, _ in places), 1)
         for method in experiment.methods
@@ -61,6 +67,41 @@ def forecast(experiment: Experiment) -> Cost:
         hours_left=hours("standard", left),
         paper_hours=hours("paper", {}),
     )
+
+
+def remembered(say: Callable[[str], None]) -> Rate:
+    """Rates that are measured once for each problem, and kept; None where the data are not at hand."""
+    path = files.cache_folder() / "rates" / f"{cache.machine()}-{isles.__version__}.json"
+    kept = _read(path)
+    missing = set[str]()
+    if kept:
+        say(f"rates measured before are in {path}; remove it to measure anew")
+
+    def rate(method: Method) -> float | None:
+        problem = method.problem
+        if problem in missing or problem in kept:
+            return kept.get(problem)
+        say(f"measuring {problem} ...")
+        try:
+            kept[problem] = measure(method)
+        except FileNotFoundError:
+            missing.add(problem)
+            return None
+        with contextlib.suppress(OSError):  # a read-only home costs time, not answers
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.whole(path) as file:
+                file.write(json.dumps(kept, indent=1).encode())
+        return kept[problem]
+
+    return rate
+
+
+def _read(path: Path) -> dict[str, float]:
+    try:
+        found = json.loads(path.read_text())
+        return {str(problem): float(rate) for problem, rate in found.items() if rate > 0}
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or no longer readable
+        return {}
 
 
 def measure(method: Method) -> float:

@@ -59,13 +59,14 @@ class AIS(Tempered):
     plan: Plan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        blocks.require_kernel(self.kernel)
         checks.count("particles", self.particles)
         checks.count("mutations", self.mutations)
         object.__setattr__(self, "schedule", tuple(tempered.check_schedule("schedule", self.schedule)))
 
     def frozen(self, posterior: Any) -> AIS:
         """This sampler with the step sizes and scales that a pilot run found: nothing is adapted then."""
-        return dataclasses.replace(self, plan=posterior.require_plan())
+        return dataclasses.replace(self, plan=blocks.require_plan(posterior))
 
     @property
     def width(self) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -159,12 +161,31 @@ class Sampler(Protocol):
         ...
 
 
+def require_kernel(kernel: object) -> Kernel:
+    """`kernel` if it is one."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, type) and issubclass(kernel, Kernel):
+        raise TypeError(f"kernel={kernel.__name__} is a class; make one: {kernel.__name__}()")
+    raise TypeError(
+        f"kernel={kernel!r} must be a kernel such as isles.HMC(), or your own subclass of isles.Kernel"
+    )
+
+
+def require_plan(posterior: Any) -> Plan:
+    """What a pilot run adapted to."""
+    if not hasattr(posterior, "require_plan"):
+        raise TypeError(
+            f"frozen() takes the posterior of a pilot run, not {type(posterior).__name__}: "
+            f"sampler.frozen(isles.sample(problem, sampler))"
+        )
+    plan: Plan = posterior.require_plan()
+    return plan
+
+
 def check_kernel(problem: Problem, kernel: object, particles: int) -> None:
     """A kernel must be one, and fit the problem and the number of particles that move together."""
-    if not isinstance(kernel, Kernel):
-        raise TypeError(
-            f"kernel={kernel!r} must be a kernel such as isles.HMC(), or your own subclass of isles.Kernel"
-        )
+    kernel = require_kernel(kernel)
     try:
         hash(kernel.program())
     except TypeError as error:
@@ -174,11 +195,30 @@ def check_kernel(problem: Problem, kernel: object, particles: int) -> None:
         ) from None
     kernel.check(problem)
     kernel.tuning(problem)
+    if not type(kernel).__module__.startswith("isles."):
+        _check_step(problem, kernel)
     least = 2 * (problem.dimension + 1)
     if kernel.partners and (particles % 2 or particles < least):
         raise ValueError(
             f"{type(kernel).__name__} moves one half of the particles along the other, which must span all "
             f"{problem.dimension} parameters: {particles} moving together must be an even number, at least {least}"
+        )
+
+
+def _check_step(problem: Problem, kernel: Kernel) -> None:
+    """Raise if the step of a user's own kernel does not return what samplers take."""
+    place = jax.ShapeDtypeStruct((problem.dimension,), problem.dtype)
+
+    def step(key: Array, position: Array) -> Any:
+        others = [jnp.tile(position, (kernel.partners, 1))] if kernel.partners else []
+        state = kernel.init(problem, position)
+        return kernel.step(problem, key, state, jnp.ones((), problem.dtype), kernel.tuning(problem), *others)
+
+    found = jax.eval_shape(step, jax.eval_shape(jax.random.key, 0), place)
+    if isinstance(found, State) or not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(
+            f"{type(kernel).__name__}.step returns {type(found).__name__}; it must return a pair, the new state "
+            f"and isles.Info(acceptance=...)"
         )
 
 

@@ -55,6 +55,7 @@ class MCMC:
     start: str | Optimised = "prior"
 
     def __post_init__(self) -> None:
+        blocks.require_kernel(self.kernel)
         object.__setattr__(self, "start", ascent.check_start(self.start) or "prior")
         checks.count("chains", self.chains)
         checks.count("burn_in", self.burn_in, minimum=0)

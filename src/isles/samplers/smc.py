@@ -61,6 +61,7 @@ class SMC(Tempered):
     plan: Plan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        blocks.require_kernel(self.kernel)
         checks.count("particles", self.particles)
         tempered.check_mutations(self.mutations)
         checks.fraction("ess_fraction", self.ess_fraction)
@@ -95,7 +96,7 @@ class SMC(Tempered):
         Nothing is adapted then, so the evidence estimate is exactly unbiased. Its random numbers are not the
         pilot's, whatever the seeds.
         """
-        return dataclasses.replace(self, plan=posterior.require_plan())
+        return dataclasses.replace(self, plan=blocks.require_plan(posterior))
 
     @property
     def width(self) -> int:

@@ -327,8 +327,10 @@ def check_schedule(name: str, schedule: Sequence[float]) -> np.ndarray[Any, Any]
         or values[0] <= 0
         or (np.diff(values.astype(np.float32)) <= 0).any()
     ):
+        shown = [f"{value:g}" for value in values]
+        shown = shown if len(shown) <= 8 else [*shown[:4], "...", shown[-1]]
         raise ValueError(
-            f"{name} must rise from above 0 to exactly 1, got {list(schedule)[:4]} ... {list(schedule)[-1:]}"
+            f"{name}=[{', '.join(shown)}] must rise from above 0 to exactly 1; sort it, and let it end with 1"
         )
     return values
 

@@ -96,6 +96,8 @@ def writing(path: FileName) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FolderError):
             raise
+        if error.errno is None:  # of `files.whole`, which has said it all
+            raise FolderError(str(error)) from error
         remedy = {
             errno.ENOSPC: "free some space",
             errno.EDQUOT: "free some of your quota",

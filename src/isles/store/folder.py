@@ -196,6 +196,18 @@ class BlockFolder:
         return self.path / "result.safetensors"
 
     @property
+    def is_locked(self) -> bool:
+        """Whether a process works on this block; one that waits for it would not notice the question."""
+        with contextlib.suppress(FileNotFoundError, PermissionError), open(self.path / "lock") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:  # a file system without locks
+                return False
+        return False
+
+    @property
     def has_begun(self) -> bool:
         """Whether there is a checkpoint or a result."""
         return self.has_result or bool(self._numbers())

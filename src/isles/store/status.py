@@ -13,7 +13,7 @@ from isles.checks import FolderError
 from isles.store import files
 from isles.store.folder import BlockFolder, RunFolder
 
-FINISHED, UNDER_WAY, NOT_BEGUN = "finished", "under way", "not begun"
+FINISHED, UNDER_WAY, STARTING, NOT_BEGUN = "finished", "under way", "starting", "not begun"
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class BlockStatus:
 
     number: int
     islands: tuple[int, int]  # the first and the last
-    state: str  # "finished", "under way" or "not begun"
+    state: str  # "finished", "under way", "starting" (before its first checkpoint) or "not begun"
     share: float  # of the work, as far as one can tell
     stage: int | None = None  # stages done, or steps of every chain
     tempering: float | None = None  # the lowest of its islands
@@ -84,7 +84,7 @@ def _read_block(place: RunFolder, number: int, islands: tuple[int, int]) -> Bloc
         return BlockStatus(number, islands, FINISHED, 1.0, epochs=_epochs(block), seconds=block.seconds)
     found, saved_at = block.status(), block.saved_at
     if found is None or saved_at is None:
-        return BlockStatus(number, islands, NOT_BEGUN, 0.0)
+        return BlockStatus(number, islands, STARTING if block.is_locked else NOT_BEGUN, 0.0)
     return BlockStatus(
         number, islands, UNDER_WAY,
         share=_finite(found.get("share")) or 0.0,
