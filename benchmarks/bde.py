@@ -186,6 +186,19 @@ def score(means: Floats, stds: Floats, weights: Floats, y: Floats) -> Row:
     }
 
 
+def ahead(rows: list[Row]) -> str:
+    """Who has the smaller mean, figure by figure."""
+    names = {"rmse": "RMSE", "nll": "NLL", "mixture_nll": "NLL of the mixture", "seconds": "seconds"}
+    mean = lambda method, name: np.mean([row[name] for row in rows if row["settings"]["method"] == method])
+    if {row["settings"]["method"] for row in rows} != {"isles", "bde"}:
+        return ""
+    theirs = [label for name, label in names.items() if mean("bde", name) < mean("isles", name)]
+    ours = [label for label in names.values() if label not in theirs]
+    return (
+        f"bde is ahead in: {', '.join(theirs) or 'nothing'}. isles is ahead in: {', '.join(ours) or 'nothing'}.\n"
+    )
+
+
 def figures(folder: Path) -> str:
     """A table for each data set: isles, bde here, and what bde's paper says."""
     rows = fits.read(folder)
@@ -212,6 +225,7 @@ def figures(folder: Path) -> str:
         share = "" if SHARES[data] == 1 else f" ({SHARES[data]:.0%} of them; the published figures are of all)"
         parts.append(f"{data}: {sizes['train']} training rows{share}, {sizes['test']} test rows.\n")
         parts.append(fits.table(head, lines))
+        parts.append(ahead(here))
     if not rows:
         parts.append("Not run.\n")
     else:
