@@ -25,6 +25,8 @@ CHAINS = 16
 # epochs of a chain; the climb takes half of a budget at most
 BUDGETS = {"airfoil": [500, 1000, 2000, 4000, 8000, 16_000], "mnist": [100, 200, 400, 800, 1600]}
 CLIMBS = {"airfoil": 1000, "mnist": 100}
+BATCH_ROWS = 50
+SHRINK = {"airfoil": bde.OURS["shrink"], "mnist": 1.0}
 LEAPFROGS = {"airfoil": 50, "mnist": 10}
 STARTS = ("prior", "optimised")
 
@@ -52,10 +54,11 @@ PROBLEMS = {"airfoil": airfoil, "mnist": mnist}
 
 def sampler(data: str, start: str, budget: int) -> isles.MCMC:
     """Chains that spend about `budget` epochs each."""
-    climb = min(CLIMBS[data], budget // 2) if start == "optimised" else 0
+    climb, settle = (min(CLIMBS[data], budget // 2), min(64, budget // 8)) if start == "optimised" else (0, 0)
     kernel = isles.HMC(leapfrogs=LEAPFROGS[data], target_acceptance=0.8)
-    steps = (budget - climb) // LEAPFROGS[data]
-    return isles.MCMC(kernel, CHAINS, burn_in=steps, start=isles.Optimised(climb) if climb else "prior")
+    steps = (budget - climb - settle) // LEAPFROGS[data]
+    way = isles.Optimised(max(climb, 1), batch_rows=BATCH_ROWS, shrink=SHRINK[data], settle=settle)
+    return isles.MCMC(kernel, CHAINS, burn_in=steps, start=way if climb else "prior")
 
 
 def all_fits(options: Any) -> Iterator[Fit]:
@@ -71,6 +74,7 @@ def all_fits(options: Any) -> Iterator[Fit]:
                     "data": data,
                     "start": start,
                     "budget": budget,
+                    **({"prior_std": bde.OURS["prior_std"]} if data == "airfoil" else {}),
                     "sampler": repr(sampler(data, start, budget)),
                 }
                 problem = partial(PROBLEMS[data], Path(options.bde_python), options.quick)
