@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from isles import adapt, ascent, checks, devices, kernels, keys, references, samplers
+from isles import adapt, agreement, ascent, checks, devices, kernels, keys, references, samplers
 from isles.checks import FolderError, UnknownProblemError
 from isles.fingerprints import fingerprint, fingerprint_function
 from isles.layout import Params
@@ -230,20 +230,7 @@ def read_sampler(saved: Saved) -> Sampler | None:
 def check_agreement(found: Saved, wanted: Saved) -> None:
     """Raise, naming the differences, if a folder holds another run than the one that is to be continued."""
     check_format(found)
-    differences = []
-    for section in ("settings", "problem", "numbers"):
-        old, new = found.facts.get(section, {}), wanted.facts[section]
-        differences += [
-            _difference(name, old.get(name), new.get(name))
-            for name in dict.fromkeys([*new, *old])
-            if old.get(name) != new.get(name) and name not in ("reference", "sampler", "sampler_text")
-        ]
-        if section == "settings":
-            differences += _sampler_differences("sampler", old.get("sampler"), new["sampler"])
-            if not differences and old.get("sampler_text") != new["sampler_text"]:  # of a class of the user's
-                differences.append(_difference("sampler", old.get("sampler_text"), new["sampler_text"]))
-    if not differences and not _same_tensors(found, wanted):
-        differences.append("the sampler was frozen on another pilot run")
+    differences = agreement.differences(found, wanted)
     for name in BIT_VERSIONS:
         old, new = (saved.facts.get("versions", {}).get(name) for saved in (found, wanted))
         if old != new:
@@ -352,38 +339,6 @@ def check_format(saved: Saved) -> None:
             raise ValueError(f"islands={islands}, island_numbers={settings['island_numbers']}")
     except (KeyError, TypeError, ValueError) as error:
         raise FolderError(f"run.json has no proper settings ({error!r}): {STRANGE}") from error
-
-
-def _difference(name: str, old: Any, new: Any) -> str:
-    if name in ("data", "prior", "likelihood"):
-        return f"the {name} differs from the one that the run was begun with"
-    if isinstance(old, dict) and isinstance(new, dict):
-        names = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-        return f"{name} differ: {', '.join(names[:5])}"
-    return f"{name} was {old} and is {new}"
-
-
-def _sampler_differences(name: str, old: Any, new: Any) -> list[str]:
-    """Only the fields that differ, of samplers and of what they hold, as `codec` encodes them."""
-    if old == new:
-        return []
-    if not all(isinstance(value, dict) for value in (old, new)):
-        return [_difference(name, old, new)]
-    kind = lambda value: value.get("class") or value.get("foreign")
-    if kind(old) is None or kind(old) != kind(new):
-        return [_difference(name, *(kind(value) or next(iter(value.values())) for value in (old, new)))]
-    old, new = (value.get("fields", {}) for value in (old, new))
-    return [
-        line
-        for field in {**old, **new}
-        for line in _sampler_differences(f"{name}.{field}", old.get(field), new.get(field))
-    ]
-
-
-def _same_tensors(found: Saved, wanted: Saved) -> bool:
-    return found.tensors.keys() == wanted.tensors.keys() and all(
-        np.array_equal(found.tensors[name], wanted.tensors[name], equal_nan=True) for name in wanted.tensors
-    )
 
 
 def _devices() -> str:
