@@ -17,6 +17,7 @@ from experiments.studies import __main__ as command
 from experiments.studies import (
     credit,
     estimates,
+    evidence,
     exchange,
     fits,
     free_parameters,
@@ -262,6 +263,33 @@ def test_free_parameters_page_from_made_up_pieces(own: Path) -> None:
     assert f"{2.0 / (200 * low.facts['M'] ** 0.3789):.3g}" in row and "0.216" in row
     assert any(line.startswith("| pCN, one chain | high | 0 | not run | 0.0676") for line in text.splitlines())
     assert free_parameters.STAGES * low.facts["M"] * 2 == pytest.approx(722, rel=0.05)
+
+
+def test_evidence_page_from_made_up_pieces(own: Path) -> None:
+    """Biases of 8/N, of a third of that at every N, of none, and of none where one is due."""
+    chosen = study.load("evidence", "standard", own)
+    biases = {
+        "hmc-frozen": lambda n: 0.0,
+        "hmc": lambda n: 8 / n,
+        "de": lambda n: 0.08,
+        "pcn-frozen": lambda n: 1 / n,
+    }
+    for cell in chosen.cells:
+        if cell.facts["method"] in biases:
+            for part in range(4):
+                found = {"bias": biases[cell.facts["method"]](cell.facts["N"]), "spread": 0.05}
+                keep(chosen, cell, part, found)
+    page.write(chosen)
+    facts = json.loads((chosen.folder / "results.json").read_text())["tables"]
+    assert {name: facts[name]["verdict"] for name in biases} == {
+        "hmc-frozen": "unbiased", "hmc": "falls at least like 1/N", "de": "**falls slower than 1/N**",
+        "pcn-frozen": "**biased**",
+    }  # fmt: skip
+    assert facts["hmc"]["error"]["32"] == pytest.approx(0.05 / np.sqrt(4 * 2048))
+    text = (chosen.folder / "README.md").read_text()
+    assert "| HMC, adaptive | +0.2500 ± 0.0006 | +0.0625 ± 0.0011 | +0.0156 ± 0.0022 |" in text
+    assert "| stretch moves | not run | not run | not run |  |" in text
+    assert evidence.verdict({32: (0.001, 0.01), 512: (0.0, 0.01)}, frozen=False) == "too small to see"
 
 
 def test_overhead_by_hand() -> None:

@@ -19,7 +19,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 BUDGETS = ("quick", "standard", "paper")
 # in the order of a reader's interest
-NAMES = ("credit", "free-parameters", "exchange", "singletons", "theory", "communication", "speed")
+NAMES = (
+    "credit", "free-parameters", "exchange", "singletons", "theory", "evidence", "communication", "speed",
+)  # fmt: skip
 COMPILING, STARTING = 5.0, 0.5  # seconds that the first piece of a cell and the others take before they compute
 
 
