@@ -23,7 +23,7 @@ PRINTED_FIT = {"exponent": 0.3789, "mse": 0.006939, "mape": 9.30}
 PRINTED_TABLE = {"smc": {"high": 0.0563, "medium": 0.1237, "low": 0.2160}}
 PRINTED_TABLE["pcn"] = {"high": 0.0676, "medium": 0.3663, "low": 1.7411}
 FALLING = 10  # mutations a stage while correlations fall, about
-EPOCHS = 4e7  # that a piece should take, if it need not take more
+EPOCHS = 2e7  # that a piece should take, if it need not take more
 
 
 def cells(sizes: Mapping[str, Any]) -> list[Cell]:
