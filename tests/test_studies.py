@@ -24,6 +24,7 @@ from experiments.studies import (
     network,
     page,
     study,
+    subsets,
     targets,
     theory,
     together,
@@ -290,6 +291,25 @@ def test_evidence_page_from_made_up_pieces(own: Path) -> None:
     assert "| HMC, adaptive | +0.2500 ± 0.0006 | +0.0625 ± 0.0011 | +0.0156 ± 0.0022 |" in text
     assert "| stretch moves | not run | not run | not run |  |" in text
     assert evidence.verdict({32: (0.001, 0.01), 512: (0.0, 0.01)}, frozen=False) == "too small to see"
+
+
+def test_subsets_page_from_made_up_pieces(own: Path) -> None:
+    """Scores that depend on the training set and on the test images in a known way."""
+    chosen = study.load("subsets", "standard", own)
+    for cell in chosen.cells:
+        if cell.facts["method"] == "smc" and cell.facts["subset"] < 3:
+            tests = np.arange(10.0)
+            keep(chosen, cell, 0, {"accuracy": 70 + 2 * cell.facts["subset"] + tests, "nll": 0.1 * tests})
+    page.write(chosen)
+    facts = json.loads((chosen.folder / "results.json").read_text())["tables"]["smc, accuracy"]
+    assert facts["first"] == 70 and facts["other training images"] == [72, 74]
+    assert facts["other test images"] == list(range(71, 80)) and facts["both"] == [76.5, 78.5]
+    text = (chosen.folder / "README.md").read_text()
+    assert "| SMC, M = 5 | accuracy, % | 70 | 73 ± 1.4 | 75 ± 2.7 | 77.5 ± 1.4 | 76.92 |" in text
+    assert "| HMC∥, B = 200 | NLL | not run | not run | not run | not run | 0.7949 |" in text
+    others = [subsets.rows(subset, 1000, 60_000) for subset in range(3)]
+    assert (others[0] == np.arange(1000)).all() and len(set(others[1])) == 1000
+    assert len(np.intersect1d(others[1], others[2])) < 100
 
 
 def test_overhead_by_hand() -> None:

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 BUDGETS = ("quick", "standard", "paper")
 # in the order of a reader's interest
 NAMES = (
-    "credit", "free-parameters", "exchange", "singletons", "theory", "evidence", "communication", "speed",
+    "credit", "free-parameters", "exchange", "singletons", "theory", "evidence",
+    "subsets", "communication", "speed",
 )  # fmt: skip
 COMPILING, STARTING = 5.0, 0.5  # seconds that the first piece of a cell and the others take before they compute
 
