@@ -87,8 +87,8 @@ def tell(ran: Sequence[Ran]) -> Story:
     section = (
         f"## Scores\n\n*first*: trained on the first thousand, scored on the first thousand. Elsewhere mean ± "
         f"standard deviation over the choice (not its error): of {count} random training sets, scored on the "
-        "first thousand test images; of the other thousands of test images, with the first training set; *both*: random "
-        "training sets, scored on all test images.\n\n"
+        "first thousand test images; of the other thousands of test images, with the first training set; *both*: "
+        "random training sets, scored on all test images.\n\n"
         + table(["method", "score", "first", *list(ways), "paper"], body)
     )
     return Story([section], partial(_draw, ran=ran), (8, 3.4), facts)
