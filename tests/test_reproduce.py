@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import scipy.special
 from sklearn import metrics as judge
 
 import isles
-from isles.reproduce import experiments, islands, page, tables, work
+from isles.reproduce import experiments, figures, islands, page, tables, work
 from isles.reproduce.islands import Island
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +76,26 @@ def test_an_island_read_back(tmp_path: Path) -> None:
     facts = lambda one: {name: value for name, value in vars(one).items() if name != "probabilities"}
     assert facts(again) == facts(island)
     assert [file.name for file in path.parent.iterdir()] == ["island.npz"]
+
+
+def test_synopsis_shows_the_longest_runs_and_all_lengths(own: Path) -> None:
+    """Two lengths, of which all have two islands and the longer has four; the serial chain has no part in it."""
+    rng = np.random.default_rng(3)
+    experiment = experiments.load(own, "mnist-short")
+    found = {method.name: method for method in experiment.methods}
+    for name, count in (("hmc-parallel-m1", 2), ("hmc-parallel-m10", 4), ("hmc-serial-m20", 4)):
+        for number in range(count):
+            path = islands.path_of(experiment, found[name], experiments.Place(0, number))
+            island = dataclasses.replace(made_up(rng, classes=10), epochs=found[name].epochs)
+            islands.save(path, island)
+    labels = rng.integers(0, 10, 40)
+    cells = tables.cells(experiment, labels)
+    assert figures.has_synopsis(cells) and figures.longest(cells) == "M = 10"
+    left, right = figures.synopsis(cells).axes
+    lines = lambda axis: {bars.get_label(): bars[0].get_xdata().tolist() for bars in axis.containers}
+    assert lines(left) == {"HMC∥": [1, 2, 4]} and lines(right) == {"HMC∥, P = 2": [40, 400]}
+    one = [cell for cell in cells if cell.method.group == "M = 1"]
+    assert not figures.has_synopsis(one)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,12 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from isles import data as datasets
 from isles.definition import processor
-from isles.reproduce import islands
-from isles.reproduce.experiments import METRICS, Experiment, Method
+from isles.reproduce import figures, islands
+from isles.reproduce.experiments import METRICS, Experiment
 from isles.reproduce.tables import Cell, cells
 
 FAR = 4.0  # standard errors beyond which a difference from the paper is pointed at
@@ -32,7 +30,7 @@ def write(experiment: Experiment) -> None:
     found = cells(experiment, test.y_test)
     results = summarise(experiment, found, repr(test))
     (experiment.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    draw(experiment, found)
+    figures.write(experiment, found)
     (experiment.folder / "README.md").write_text(text(experiment, results, found))
 
 
@@ -84,6 +82,12 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell]) -> 
         f"bold. *H_ep* and *H_tot* are mean epistemic and total entropies in nats.",
         "![accuracy and NLL over P](figure.svg)",
     ]
+    if figures.has_synopsis(found):
+        parts.append(
+            f"What more islands bring (left, {figures.longest(found)}) and what longer runs bring (right; for "
+            "every method the most islands that all its lengths have), crosses being the paper's:\n\n"
+            "![NLL over P, and over epochs](synopsis.svg)"
+        )
     for group in groups:
         rows = [_row(cell) for cell in found if cell.method.group == group]
         parts.append("\n".join([f"## {group}\n", HEAD, "|" + "---|" * (HEAD.count("|") - 1), *rows]))
@@ -145,55 +149,6 @@ def _kinds(messages: Iterable[str]) -> list[str]:
     for message in messages:
         kinds.setdefault(" ".join(message.split()[:4]), message)
     return list(kinds.values())
-
-
-def draw(experiment: Experiment, found: list[Cell]) -> None:
-    """Accuracy and NLL over P, ours as lines, the paper's as crosses; SVG and PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    groups = list(dict.fromkeys(cell.method.group for cell in found))
-    figure, axes = plt.subplots(
-        2, len(groups), figsize=(3.2 * len(groups), 5.2), squeeze=False, sharey="row", layout="constrained"
-    )
-    for column, group in enumerate(groups):
-        methods = dict.fromkeys(method.name for method in experiment.methods if method.group == group)
-        for colour, name in enumerate(methods):
-            for line in ("evidence", "equal"):
-                chosen = [cell for cell in found if cell.method.name == name and cell.weighting == line]
-                _draw_line(axes[:, column], chosen, f"C{colour}", dashed=line == "equal")
-        axes[0, column].set_title(group)
-        axes[1, column].set_xlabel("P")
-        axes[0, column].legend(fontsize="x-small")
-    axes[0, 0].set_ylabel("accuracy, %")
-    axes[1, 0].set_ylabel("NLL a datum")
-    for suffix in ("svg", "png"):
-        figure.savefig(
-            experiment.folder / f"figure.{suffix}", metadata={"Date": None} if suffix == "svg" else None
-        )
-    plt.close(figure)
-
-
-def _draw_line(axes: Any, found: list[Cell], colour: str, *, dashed: bool) -> None:
-    if not found:
-        return
-    method: Method = found[0].method
-    for axis, metric in zip(axes, ("accuracy", "nll"), strict=True):
-        ran = [cell for cell in found if cell.realizations]
-        x = [cell.row for cell in ran]
-        summaries = [cell.summary(metric) for cell in ran]
-        y = [summary.mean for summary in summaries if summary]
-        error = [(summary.standard_error or 0.0) for summary in summaries if summary]
-        style = ":" if dashed and method.weighs else "-"
-        label = f"{method.column}, equal weights" if dashed and method.weighs else method.column
-        axis.errorbar(x, y, error, color=colour, linestyle=style, marker="o", markersize=3, label=label)
-        printed = [(cell.row, value) for cell in found if (value := cell.printed(metric)) is not None]
-        if printed and not (dashed and method.weighs):
-            axis.plot(*np.transpose(printed), "x", color=colour)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(method.rows, [str(row) for row in method.rows])
 
 
 def commit(folder: Path) -> str | None:
