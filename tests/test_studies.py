@@ -16,6 +16,7 @@ import scipy.stats
 from experiments.studies import __main__ as command
 from experiments.studies import (
     credit,
+    ensembles,
     estimates,
     evidence,
     exchange,
@@ -310,6 +311,27 @@ def test_subsets_page_from_made_up_pieces(own: Path) -> None:
     others = [subsets.rows(subset, 1000, 60_000) for subset in range(3)]
     assert (others[0] == np.arange(1000)).all() and len(set(others[1])) == 1000
     assert len(np.intersect1d(others[1], others[2])) < 100
+
+
+def test_scores_of_weighted_members_against_scikit_learn() -> None:
+    rng = np.random.default_rng(4)
+    inside, outside = rng.dirichlet(np.ones(10), (3, 40)), rng.dirichlet(0.3 * np.ones(10), (3, 30))
+    labels, weights = rng.integers(0, 10, 40), np.array([0.5, 0.3, 0.2])
+    found = ensembles.score(inside, outside, weights, labels)
+    mixed, strange = (np.einsum("m,mnk->nk", weights, part) for part in (inside, outside))
+    assert found["nll"] == pytest.approx(judge.log_loss(labels, mixed, labels=range(10)))
+    assert found["accuracy"] == pytest.approx(100 * judge.accuracy_score(labels, mixed.argmax(axis=1)))
+    entropy = lambda p: scipy.special.entr(p).sum(axis=-1)
+    total = np.concatenate([entropy(mixed), entropy(strange)])
+    flags = np.repeat([0, 1], [40, 30])
+    assert found["auroc"] == pytest.approx(judge.roc_auc_score(flags, total))
+    own = np.concatenate(
+        [entropy(mixed) - weights @ entropy(inside), entropy(strange) - weights @ entropy(outside)]
+    )
+    assert found["auroc_epistemic"] == pytest.approx(judge.roc_auc_score(flags, own))
+    assert (found["epistemic"], found["epistemic_outside"]) == pytest.approx((own[:40].mean(), own[40:].mean()))
+    first = ensembles.merged(np.stack([inside, outside[:, :1].repeat(40, 1)]), np.ones((1, 2)))
+    np.testing.assert_array_equal(first, inside[:2])  # the first two members of the first island
 
 
 def test_overhead_by_hand() -> None:
