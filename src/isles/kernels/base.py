@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks
+from isles import checks, threefry
 from isles.problem import Problem, State
 
 Tree = TypeVar("Tree")
@@ -109,7 +109,7 @@ def accept(key: Array, log_ratio: Array, new: Tree, old: Tree) -> tuple[Tree, Ar
     """The Metropolis choice: `new` with probability min(1, e^log_ratio), and that probability."""
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
     # log u as minus an exponential: log of a uniform is -inf once in 2^23 draws, and would accept anything
-    accepted = -jax.random.exponential(key, dtype=log_ratio.dtype) <= log_ratio
+    accepted = -threefry.exponential(key, log_ratio.dtype) <= log_ratio
     chosen = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
     return chosen, jnp.exp(jnp.minimum(log_ratio, 0.0))
 

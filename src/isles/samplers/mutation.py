@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import adapt, devices
+from isles import adapt, devices, threefry
+from isles.compiling import ByLength
 from isles.kernels.base import Kernel, Tuning
 from isles.problem import Problem, State
 from isles.samplers import moves
@@ -195,7 +196,7 @@ def pieces(total: int, program: Pace) -> Iterator[int]:
             program.pace *= 2
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames="group")
+@partial(ByLength, static_argnames="kernel", donate_argnames="group")
 def mutate_piece(
     problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
 ) -> Group:
@@ -218,7 +219,7 @@ def _mutate(
         step = moves.by_halves(step, kernel.kernel.partners, particles // kernel.chain)
 
     def mutation(group: Group) -> Group:
-        row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
+        row_keys = jax.vmap(threefry.fold_in, (0, None))(keys, group.mutation)
         tuning_of_rows = to_rows(group.tuning)
         if shared:
             tuning_of_rows = tuning_of_rows._replace(length=group.tuning.length[0])
@@ -277,7 +278,7 @@ def empty_draws(problem: Problem, count: int, rows: int) -> Draws:
     return Draws(jnp.zeros((count, rows, problem.dimension), problem.dtype), scalars, jnp.copy(scalars))
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames=("group", "buffer"))
+@partial(ByLength, static_argnames="kernel", donate_argnames=("group", "buffer"))
 def draw_chain(
     problem: Problem,
     kernel: Static,
