@@ -19,9 +19,9 @@ Tree = TypeVar("Tree")
 class Tuning(NamedTuple):
     """What adaptation may change from step to step, per island, without a new program."""
 
-    step_size: Array  # ()
-    variances: Array  # (d,) of the target in the kernel's coordinates: pCN's D, HMC's inverse mass
-    length: Array  # () HMC: trajectory, or number of leapfrogs
+    step_size: Any  # ()
+    variances: Any  # (d,) of the target in the kernel's coordinates: pCN's D, HMC's inverse mass
+    length: Any  # () HMC: trajectory, or number of leapfrogs
 
 
 class Info(NamedTuple):
@@ -102,7 +102,7 @@ class Kernel:
 def tuning(problem: Problem, step_size: float, variances: Any, length: float = 0.0) -> Tuning:
     """A `Tuning` in the problem's dtype, on the host."""
     dtype = problem.dtype
-    return Tuning(jnp.asarray(step_size, dtype), jnp.asarray(variances, dtype), jnp.asarray(length, dtype))
+    return Tuning(np.asarray(step_size, dtype), np.asarray(variances, dtype), np.asarray(length, dtype))
 
 
 def accept(key: Array, log_ratio: Array, new: Tree, old: Tree) -> tuple[Tree, Array]:
