@@ -70,7 +70,7 @@ def fetch(tree: Any) -> Any:
     far = [leaf for leaf in arrays if not leaf.is_fully_addressable]
     if any(not leaf.is_fully_replicated for leaf in far):
         tree = _everywhere(tree, NamedSharding(far[0].sharding.mesh, PartitionSpec()))
-    return jax.device_get(tree)
+    return jax.tree.map(np.asarray, tree)  # for a few arrays ten times as fast as `jax.device_get`
 
 
 @partial(jax.jit, static_argnames="sharding")

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.random import fold_in
 
-from isles import checks
+from isles import checks, threefry
+from isles.threefry import fold_in
 
 
 class Purpose(enum.IntEnum):
@@ -30,13 +30,12 @@ def root(seed: int) -> Array:
     seed = checks.count("seed", seed, minimum=0)
     if seed >= 1 << 64:
         raise ValueError(f"seed={seed} must be below 2**64")
-    key = jax.random.key(0, impl="threefry2x32")
-    return fold_in(fold_in(key, np.uint32(seed >> 32)), np.uint32(seed & 0xFFFFFFFF))
+    return _root(np.uint32(seed >> 32), np.uint32(seed & 0xFFFFFFFF))
 
 
 def apart(root: Array) -> Array:
     """A root key whose numbers have nothing to do with those of `root`: for runs frozen on a pilot of any seed."""
-    return fold_in(root, np.uint32(0xF0F0F0F0))
+    return jax.random.fold_in(root, np.uint32(0xF0F0F0F0))
 
 
 def island_keys(root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any]) -> Array:
@@ -61,6 +60,11 @@ def uniforms(
 
 
 @jax.jit
+def _root(high: Array, low: Array) -> Array:
+    return fold_in(fold_in(jax.random.key(0, impl="threefry2x32"), high), low)
+
+
+@jax.jit
 def _island_keys(root: Array, purpose: Array, stage: Array, islands: Array) -> Array:
     return jax.vmap(partial(fold_in, fold_in(fold_in(root, purpose), stage)))(islands)
 
@@ -74,4 +78,4 @@ def _particle_keys(root: Array, purpose: Array, stage: Array, islands: Array, pa
 @partial(jax.jit, static_argnames="count")
 def _bits(root: Array, purpose: Array, stage: Array, islands: Array, count: int) -> Array:
     keys = _island_keys(root, purpose, stage, islands)
-    return jax.vmap(lambda key: jax.random.bits(key, (count, 2), jnp.uint32))(keys)
+    return jax.vmap(lambda key: threefry.bits(key, 2 * count).reshape(count, 2))(keys)

@@ -47,6 +47,12 @@ def log_ess(log_weights: Floats) -> Floats:
         return np.where(np.isfinite(sums), 2 * sums - log_sum_exp(2 * log_weights), -np.inf)
 
 
+def island_ess(weights: Floats) -> Floats:
+    """1/Σw² (I,) of weights (I, N) that sum to 1; 0 where every weight is zero."""
+    squares = np.sum(weights * weights, axis=1)
+    return np.where(squares > 0, 1 / np.where(squares > 0, squares, 1.0), 0.0)
+
+
 def ess(weights: Floats) -> float:
     """Effective number of equal weights, (Σw)²/Σw², of one vector of weights."""
     return float(weights.sum() ** 2 / (weights**2).sum())
@@ -164,7 +170,6 @@ def inverse_cdf(weights: Floats, points: Floats) -> Any:
     return np.searchsorted(cumulative / cumulative[-1], below_one, side="right")
 
 
-def normalised_mean(log_weights: Floats, values: Floats) -> Floats:
-    """Weighted means (I,) of values (I, N); a value without weight may be anything."""
-    w = normalise(log_weights)
-    return np.asarray(np.sum(w * np.where(w > 0, values, 0.0), axis=1))
+def mean(weights: Floats, values: Floats) -> Floats:
+    """Means (I,) of values (I, N) by weights that sum to 1; a value without weight may be anything."""
+    return np.asarray(np.sum(weights * np.where(weights > 0, values, 0.0), axis=1))

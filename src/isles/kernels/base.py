@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks
+from isles import checks, threefry
 from isles.problem import Problem, State
 
 Tree = TypeVar("Tree")
@@ -19,9 +19,9 @@ Tree = TypeVar("Tree")
 class Tuning(NamedTuple):
     """What adaptation may change from step to step, per island, without a new program."""
 
-    step_size: Array  # ()
-    variances: Array  # (d,) of the target in the kernel's coordinates: pCN's D, HMC's inverse mass
-    length: Array  # () HMC: trajectory, or number of leapfrogs
+    step_size: Any  # ()
+    variances: Any  # (d,) of the target in the kernel's coordinates: pCN's D, HMC's inverse mass
+    length: Any  # () HMC: trajectory, or number of leapfrogs
 
 
 class Info(NamedTuple):
@@ -102,14 +102,14 @@ class Kernel:
 def tuning(problem: Problem, step_size: float, variances: Any, length: float = 0.0) -> Tuning:
     """A `Tuning` in the problem's dtype, on the host."""
     dtype = problem.dtype
-    return Tuning(jnp.asarray(step_size, dtype), jnp.asarray(variances, dtype), jnp.asarray(length, dtype))
+    return Tuning(np.asarray(step_size, dtype), np.asarray(variances, dtype), np.asarray(length, dtype))
 
 
 def accept(key: Array, log_ratio: Array, new: Tree, old: Tree) -> tuple[Tree, Array]:
     """The Metropolis choice: `new` with probability min(1, e^log_ratio), and that probability."""
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
     # log u as minus an exponential: log of a uniform is -inf once in 2^23 draws, and would accept anything
-    accepted = -jax.random.exponential(key, dtype=log_ratio.dtype) <= log_ratio
+    accepted = -threefry.exponential(key, log_ratio.dtype) <= log_ratio
     chosen = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
     return chosen, jnp.exp(jnp.minimum(log_ratio, 0.0))
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks
+from isles import checks, threefry
 from isles.kernels import base
 from isles.kernels.base import Info, Kernel, Tuning
 from isles.problem import Problem, State
@@ -111,26 +111,26 @@ def leapfrog_step(
     problem: Problem, key: Array, state: State, tempering: Array, tuning: Tuning, count: Array
 ) -> tuple[State, Info]:
     """One HMC step of `count` leapfrogs."""
-    key_momentum, key_accept = jax.random.split(key)
+    key_momentum, key_accept = threefry.split(key)
     step, inverse_mass = tuning.step_size, tuning.variances
-    noise = jax.random.normal(key_momentum, state.position.shape, state.position.dtype)
+    noise = threefry.normal(key_momentum, state.position.size, state.position.dtype)
     momentum = noise / jnp.sqrt(inverse_mass)
 
-    def half_kick(state: State) -> Array:
+    def kick(state: State) -> Array:
         assert state.gradient is not None
-        return 0.5 * step * (problem.prior.gradient(state.position) + tempering * state.gradient)
+        return step * (problem.prior.gradient(state.position) + tempering * state.gradient)
 
-    def leapfrog(_: Array, carry: tuple[State, Array, Array, Array]) -> tuple[State, Array, Array, Array]:
-        state, momentum, kick, nonfinite = carry
-        momentum = momentum + kick
+    def leapfrog(_: Array, carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        # half a kick ends this leapfrog, and half begins the next: given as one, and taken back after the last
+        state, momentum, nonfinite = carry
         state = problem.evaluate(state.position + step * inverse_mass * momentum, gradient=True)
-        kick = half_kick(state)  # serves the end of this leapfrog and the start of the next
         # the prior's density has no part in the trajectory: left out of the loop, it is not computed there
-        return state._replace(log_prior=unused), momentum + kick, kick, nonfinite + state.nonfinite
+        return state._replace(log_prior=unused), momentum + kick(state), nonfinite + state.nonfinite
 
     unused = jnp.zeros_like(state.log_prior)
-    start = (state._replace(log_prior=unused), momentum, half_kick(state), jnp.zeros((), jnp.int32))
-    end, momentum_end, _, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
+    start = (state._replace(log_prior=unused), momentum + 0.5 * kick(state), jnp.zeros((), jnp.int32))
+    end, momentum_end, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
+    momentum_end = momentum_end - 0.5 * kick(end)
     end = end._replace(log_prior=problem.prior.log_density(end.position))
     # method.md (24)
     kinetic = 0.5 * jnp.sum(inverse_mass * (momentum_end - momentum) * (momentum_end + momentum))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks
+from isles import checks, threefry
 from isles.kernels import base
 from isles.kernels.base import Info, Kernel, Tuning
 from isles.problem import Problem, State
@@ -41,8 +40,8 @@ class MH(Kernel):
         self, problem: Problem, key: Array, state: State, tempering: Array, tuning: Tuning
     ) -> tuple[State, Info]:
         """One symmetric proposal."""
-        key_noise, key_accept = jax.random.split(key)
-        noise = jax.random.normal(key_noise, state.position.shape, state.position.dtype)
+        key_noise, key_accept = threefry.split(key)
+        noise = threefry.normal(key_noise, state.position.size, state.position.dtype)
         proposal = state.position + tuning.step_size * jnp.sqrt(tuning.variances) * noise
         new = problem.evaluate(proposal, gradient=False)
         state, acceptance = base.accept(key_accept, problem.log_ratio(new, state, tempering), new, state)

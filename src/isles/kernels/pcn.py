@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import checks
+from isles import checks, threefry
 from isles.kernels import base
 from isles.kernels.base import Info, Kernel, Tuning
 from isles.priors import Gaussian
@@ -51,8 +50,8 @@ class PCN(Kernel):
         """One proposal."""
         prior = problem.prior
         assert isinstance(prior, Gaussian)
-        key_noise, key_accept = jax.random.split(key)
-        noise = jax.random.normal(key_noise, state.position.shape, state.position.dtype)
+        key_noise, key_accept = threefry.split(key)
+        noise = threefry.normal(key_noise, state.position.size, state.position.dtype)
         share = jnp.minimum(tuning.step_size**2 * tuning.variances, 1.0)  # of each coordinate's variance
         z = jnp.sqrt(1.0 - share) * prior.whiten(state.position) + jnp.sqrt(share) * noise
         new = problem.evaluate(prior.unwhiten(z), gradient=False)

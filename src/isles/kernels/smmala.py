@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-from isles import likelihoods
+from isles import likelihoods, threefry
 from isles.kernels import base
 from isles.kernels.base import Info, Kernel, Tuning
 from isles.priors import Gaussian
@@ -62,9 +62,9 @@ class SmMALA(Kernel):
         self, problem: Problem, key: Array, state: State, tempering: Array, tuning: Tuning
     ) -> tuple[State, Info]:
         """One Langevin move."""
-        key_noise, key_accept = jax.random.split(key)
+        key_noise, key_accept = threefry.split(key)
         step = tuning.step_size
-        noise = jax.random.normal(key_noise, state.position.shape, state.position.dtype)
+        noise = threefry.normal(key_noise, state.position.size, state.position.dtype)
         here = _metric(problem, state, tempering, tuning)
         move = solve_triangular(here.factor, step * (noise + 0.5 * step * here.pull), lower=True, trans=1)
         new = self.init(problem, state.position + move)

@@ -107,7 +107,7 @@ class AIS(Tempered):
         log_evidence = np.where(moving, weights.log_mean_exp(log_weights), block.log_evidence)
         # scales from the particles without their weights: a heavy particle would tune its own moves, a bias
         equal = np.where(np.isfinite(block.log_likelihood), 0.0, -np.inf)
-        tuning = tempered.next_tuning(problem, block, self.plan, equal)
+        tuning = tempered.next_tuning(problem, block, self.plan, weights.normalise(equal))
         record = {
             "ess": np.exp(weights.log_ess(step)),
             "cumulative_ess": np.exp(weights.log_ess(log_weights)),

@@ -201,7 +201,7 @@ class MCMC:
             group, done = mutation.mutate(problem, kernel, group, tempering, keys, dials, until, pause)
             if not done:
                 return dataclasses.replace(block, group=group, cut=True)
-            return self._close(block, group, burnt_in=until)
+            return self._close(problem, block, group, burnt_in=until)
         rows = len(block.islands) * self.chains
         size = self._buffered(problem, block.islands)
         count = min(size, self.draws - block.drawn)
@@ -219,7 +219,7 @@ class MCMC:
             if filled < count and pause():
                 return dataclasses.replace(block, group=group, buffer=buffer, filled=filled, cut=True)
         block = self._record_draws(problem, block, jax.device_get(buffer), count)
-        return self._close(block, group, drawn=block.drawn + count)
+        return self._close(problem, block, group, drawn=block.drawn + count)
 
     def _climb(self, problem: Problem, block: MCMCBlock, climb: Climb, pause: Pause) -> MCMCBlock:
         """Toward where chains start; one whose end has no likelihood starts at its prior draw."""
@@ -304,22 +304,21 @@ class MCMC:
             block, kept=kept, sums=sums, sum_weights=total_weight, lost=lost, rounding=rounding
         )
 
-    def _close(self, block: MCMCBlock, group: Group, **changes: Any) -> MCMCBlock:
+    def _close(self, problem: Problem, block: MCMCBlock, group: Group, **changes: Any) -> MCMCBlock:
         """Write down what the group of steps showed."""
         islands = len(block.islands)
-        log_likelihood, seen = mutation.read(group, self.chains)
-        by_island = lambda x: x.astype(np.int64).reshape(islands, -1)
-        evaluations, nonfinite = by_island(seen.evaluations), by_island(seen.nonfinite)
+        seen = mutation.read(problem, group, self.chains)
+        evaluations, nonfinite = seen.evaluations, seen.nonfinite
         late = block.burnt_in >= self.adapt_until
         late_acceptance = block.late_acceptance + late * seen.acceptance.astype(np.float64).reshape(islands, -1)
         record: Record = {
-            "step": np.full(islands, float(seen.mutation)),
+            "step": np.full(islands, float(group.mutation)),
             "acceptance": blocks.mean_acceptance(seen.acceptance, seen.moved),
-            "step_size": seen.tuning.step_size.astype(np.float64),
+            "step_size": seen.step_size,
             "epochs": evaluations.max(axis=1).astype(np.float64),
             "capped": seen.capped.astype(np.float64),
             "nonfinite": nonfinite.sum(axis=1).astype(np.float64),
-            "log_likelihood": log_likelihood.mean(axis=1),
+            "log_likelihood": seen.log_likelihood.mean(axis=1),
         }
         return dataclasses.replace(
             block,

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from isles import adapt, devices
+from isles import adapt, devices, threefry
+from isles.compiling import ByLength
 from isles.kernels.base import Kernel, Tuning
 from isles.problem import Problem, State
 from isles.samplers import moves
@@ -195,7 +196,7 @@ def pieces(total: int, program: Pace) -> Iterator[int]:
             program.pace *= 2
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames="group")
+@partial(ByLength, static_argnames="kernel", donate_argnames="group")
 def mutate_piece(
     problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
 ) -> Group:
@@ -211,14 +212,14 @@ def _mutate(
     by_island = lambda x: x.reshape(islands, particles, *x.shape[1:])
     to_rows = lambda tree: jax.tree.map(partial(jnp.repeat, repeats=particles, axis=0), tree)
     shared = kernel.kernel.shares_length  # then not an array of rows, and a loop of that length needs no masks
-    per_row: Any = Tuning(*(0, 0, None if shared else 0))  # type: ignore[arg-type]
+    per_row: Any = Tuning(*(0, 0, None if shared else 0))
     axes = (0, 0, 0, per_row, 0) if kernel.kernel.partners else (0, 0, 0, per_row)
     step = problem.over_particles(partial(kernel.kernel.step, problem), axes)
     if kernel.kernel.partners:
         step = moves.by_halves(step, kernel.kernel.partners, particles // kernel.chain)
 
     def mutation(group: Group) -> Group:
-        row_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, group.mutation)
+        row_keys = jax.vmap(threefry.fold_in, (0, None))(keys, group.mutation)
         tuning_of_rows = to_rows(group.tuning)
         if shared:
             tuning_of_rows = tuning_of_rows._replace(length=group.tuning.length[0])
@@ -277,7 +278,7 @@ def empty_draws(problem: Problem, count: int, rows: int) -> Draws:
     return Draws(jnp.zeros((count, rows, problem.dimension), problem.dtype), scalars, jnp.copy(scalars))
 
 
-@partial(jax.jit, static_argnames="kernel", donate_argnames=("group", "buffer"))
+@partial(ByLength, static_argnames="kernel", donate_argnames=("group", "buffer"))
 def draw_chain(
     problem: Problem,
     kernel: Static,
@@ -326,6 +327,7 @@ def population_tuning(
     return tuning._replace(variances=variances)
 
 
+@partial(jax.jit, static_argnames="islands")
 def broadcast_tuning(tuning: Tuning, islands: int) -> Tuning:
     """One tuning for every island, leaves (I, ...)."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (islands, *leaf.shape)), tuning)
@@ -337,19 +339,43 @@ def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dty
     return _join(high, low, particles)
 
 
-def read(group: Group, particles: int) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
-    """Log-likelihoods (I, N), counters and step sizes, on the host; parameters stay on the device."""
-    tuning = group.tuning._replace(variances=None, length=None)  # type: ignore[arg-type]
-    small = group._replace(states=None, tuning=tuning, mean=None, start=None, correlation=None)  # type: ignore[arg-type]
-    high, low, small = devices.fetch((group.states.log_likelihood, group.states.low_bits, small))
-    return _join(high, low, particles), small
+class Seen(NamedTuple):
+    """What is known on the host of a group; parameters stay on the device."""
+
+    log_likelihood: np.ndarray[Any, Any]  # (I, N) with the bits that the device's dtype could not hold
+    acceptance: np.ndarray[Any, Any]  # (I·N,) sums, and so on as in `Group`
+    evaluations: np.ndarray[Any, Any]  # (I, N)
+    nonfinite: np.ndarray[Any, Any]  # (I, N)
+    moved: np.ndarray[Any, Any]  # (I,)
+    capped: np.ndarray[Any, Any]  # (I,)
+    step_size: np.ndarray[Any, Any]  # (I,)
+    memory: np.ndarray[Any, Any] | None  # (I,) correlation with the stage's start, averaged over coordinates
 
 
-@partial(jax.jit, static_argnames="particles")
-def memory(group: Group, particles: int) -> Array:
-    """(I,) correlation of particles with where they began the stage, averaged over coordinates."""
-    by_island = lambda x: x.reshape(-1, particles, x.shape[-1])
-    return adapt.correlations(by_island(group.start), by_island(group.states.position)).mean(axis=-1)
+def read(problem: Problem, group: Group, particles: int) -> Seen:
+    """A look at a group. On small problems programs and transfers take longer than their content: one and two."""
+    numbers, counts = devices.fetch(_look(problem, group, particles))
+    islands = len(group.moved)
+    rows = islands * particles
+    high, low, acceptance, by_island = np.split(numbers, [rows, 2 * rows, 3 * rows])
+    step_size, *memory = by_island.astype(np.float64).reshape(-1, islands)
+    evaluations, nonfinite, moved, capped = np.split(counts.astype(np.int64), [rows, 2 * rows, 2 * rows + islands])
+    return Seen(
+        _join(high, low, particles), acceptance, evaluations.reshape(islands, -1), nonfinite.reshape(islands, -1),
+        moved, capped, step_size, memory[0] if memory else None,
+    )  # fmt: skip
+
+
+@partial(ByLength, static_argnums=2)
+def _look(problem: Problem, group: Group, particles: int) -> tuple[Array, Array]:
+    memory = []
+    if group.start is not None:
+        by_island = lambda x: x.reshape(-1, particles, x.shape[-1])
+        memory = [adapt.correlations(by_island(group.start), by_island(group.states.position)).mean(axis=-1)]
+    states = group.states
+    numbers = [states.log_likelihood, states.low_bits, group.acceptance, group.tuning.step_size, *memory]
+    counts = [group.evaluations, group.nonfinite, group.moved, group.capped]
+    return jnp.concatenate(numbers), jnp.concatenate(counts)
 
 
 def _join(high: Any, low: Any, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:

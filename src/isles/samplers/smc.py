@@ -143,19 +143,22 @@ class SMC(Tempered):
         tempering = self._next_tempering(problem, block)
         log_weights = weights.increments(block.log_likelihood, tempering - block.tempering)
         gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)  # method.md (3)
-        tuning = tempered.next_tuning(problem, block, self.plan, log_weights)
+        within = weights.normalise(log_weights)
+        tuning = tempered.next_tuning(problem, block, self.plan, within)
         # resample
         count = self.particles // self.chain
-        uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, count)
-        drawn = weights.resample(self.resampling, weights.normalise(log_weights[moving]), uniforms[moving])
+        needed = 1 if self.resampling == "systematic" else count
+        uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, needed)
+        uniforms = np.broadcast_to(uniforms, (len(block.islands), count))
+        drawn = weights.resample(self.resampling, within[moving], uniforms[moving])
         ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
         ancestors[moving] = np.tile(drawn, self.chain)
         rows = ancestors + self.particles * np.arange(len(block.islands))[:, None]
         # mutate
         record = {
-            "ess": np.exp(weights.log_ess(log_weights)),
+            "ess": weights.island_ess(within),
             "log_evidence": block.log_evidence + gain,
-            "rise": weights.normalised_mean(log_weights, block.log_likelihood),  # until the stage is closed
+            "rise": weights.mean(within, block.log_likelihood),  # until the stage is closed
             "unique_ancestors": 1 + (np.diff(ancestors[:, :count], axis=1) > 0).sum(axis=1),
         }
         return tempered.begin(

@@ -183,19 +183,16 @@ def reopened(block: TemperedBlock) -> TemperedBlock:
     )
 
 
-def next_tuning(
-    problem: Problem, block: TemperedBlock, plan: Plan | None, log_weights: np.ndarray[Any, Any]
-) -> Tuning:
+def next_tuning(problem: Problem, block: TemperedBlock, plan: Plan | None, within: np.ndarray[Any, Any]) -> Tuning:
     """The next stage's tuning: the plan's, or the last one with scales from the weighted particles.
 
-    SMC gives its weights before resampling, which makes duplicates; AIS gives equal ones.
+    SMC gives its weights `within` islands before resampling, which makes duplicates; AIS gives equal ones.
     """
     if plan is not None:
         return _planned_tuning(problem, block, plan)
     if not block.outset.kernel.kernel.scale_from_population:
         return block.tuning
-    within = weights.normalise(log_weights).astype(problem.dtype)
-    moving = block.tempering < 1
+    within, moving = within.astype(problem.dtype), block.tempering < 1
     return mutation.population_tuning(problem, block.outset.kernel, block.states, within, block.tuning, moving)
 
 
@@ -241,32 +238,33 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedB
         stage.tempering,
     )
     moving = block.tempering < 1
-    log_likelihood, seen = mutation.read(group, particles)
-    moved = seen.moved
-    epochs = seen.evaluations.astype(np.int64).reshape(-1, particles)
-    nonfinite = seen.nonfinite.astype(np.int64).reshape(-1, particles).sum(axis=1)
+    seen = mutation.read(problem, group, particles)
+    log_likelihood, moved, epochs = seen.log_likelihood, seen.moved, seen.evaluations
+    nonfinite = seen.nonfinite.sum(axis=1)
     record = stage.record | {
         "tempering": tempering,
         "acceptance": blocks.mean_acceptance(seen.acceptance, moved),
-        "step_size": seen.tuning.step_size.astype(np.float64),
+        "step_size": seen.step_size,
         "mutations": moved,
         "epochs": epochs.max(axis=1),
         "capped": seen.capped,
         "nonfinite": nonfinite,
     }
-    if group.start is not None:
-        record["correlation"] = devices.fetch(mutation.memory(group, particles)).astype(np.float64)
+    if seen.memory is not None:
+        record["correlation"] = seen.memory
     with np.errstate(invalid="ignore", divide="ignore"):  # dead particles, or all alike
         record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
         if "rise" in record:
             spread = log_likelihood.std(axis=1)
             gain = record["log_likelihood"] - record["rise"]
             record["rise"] = np.where(spread > 0, gain / spread, np.nan)
-    record = {name: np.where(moving, values, np.nan).astype(np.float64) for name, values in record.items()}
+    if not moving.all():
+        record = {name: np.where(moving, values, np.nan) for name, values in record.items()}
+    record = {name: np.asarray(values, np.float64) for name, values in record.items()}
     variances = block.variances
     first = block.first_alive
     if kernel.kernel.scale_from_population and moving[first]:
-        variances = (*variances, devices.fetch(group.tuning.variances[first]))
+        variances = (*variances, devices.fetch(group.tuning.variances)[first])
     rounding = blocks.rounding(problem, log_likelihood[moving], float(tempering[moving].max()))
     changes: dict[str, Any] = stage.changes
     return dataclasses.replace(
