@@ -138,6 +138,18 @@ def test_a_predicted_noise_has_the_prior_of_a_learned_one(activation: str, hidde
     assert np.mean(outputs[:, :2] ** 2) > 0.9 * prior_std**2
 
 
+def test_priors_of_biases_and_of_a_predicted_noise_are_as_asked() -> None:
+    network = MLP(8, (16, 16), 2)
+    model = padding.build(network, 2.0, "predicted", (), noise_prior_std=3.0, bias_prior_std=0.5)
+    draws = jax.vmap(model.prior.sample)(jax.random.split(jax.random.key(0), 4000))
+    outputs = jax.vmap(lambda params: network.plain(params, np.ones((1, 8), np.float32))[0])(draws)
+    np.testing.assert_allclose(np.mean(outputs[:, 1] ** 2), 9.0, rtol=0.15)
+    np.testing.assert_allclose([draws["b1"].std(), draws["w2"].std()], [0.5, 0.5], rtol=0.02)
+    for name in "noise_prior_std", "bias_prior_std":
+        with pytest.raises(ValueError, match=name):
+            padding.build(network, 2.0, "predicted", (), **{name: 0.0})
+
+
 @quick
 def test_pipelines_searches_and_cross_validation() -> None:
     X, y = load_iris(return_X_y=True)

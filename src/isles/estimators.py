@@ -40,6 +40,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         *,
         activation: str = "relu",
         prior_std: float = 2.0,
+        bias_prior_std: float | None = None,
         particles: int = 64,
         mutations: int = 10,
         leapfrogs: int = 20,
@@ -54,6 +55,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self.hidden = hidden
         self.activation = activation
         self.prior_std = prior_std
+        self.bias_prior_std = bias_prior_std
         self.particles = particles
         self.mutations = mutations
         self.leapfrogs = leapfrogs
@@ -65,10 +67,11 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def _sample(self, x: Floats, y: Floats, outputs: int, noise: tuple[Any, ...] = ()) -> None:
+    def _sample(self, x: Floats, y: Floats, outputs: int, **noise: Any) -> None:
         """Sample the posterior of a network, given inputs that are checked and not yet scaled."""
         self.x_mean_, self.x_scale_ = _scales(x, self.standardise)
-        model = build(MLP(x.shape[1], self.hidden, outputs, self.activation), self.prior_std, *noise)
+        network = MLP(x.shape[1], self.hidden, outputs, self.activation)
+        model = build(network, self.prior_std, bias_prior_std=self.bias_prior_std, **noise)
         wide, sampler = model.widened(), self.sampler
         if sampler is None:
             kernel = HMC(leapfrogs=self.leapfrogs, target_acceptance=0.9, mass=wide.masses())
@@ -104,8 +107,9 @@ class IslesClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     Args:
         hidden: widths of the hidden layers; `()` for a linear model.
         activation: `"relu"`, `"tanh"` or `"sigmoid"`.
-        prior_std: standard deviation of biases a priori; that of weights is prior_std / √(inputs of the layer).
+        prior_std: standard deviation of weights a priori, times √(inputs of the layer).
             `posterior_.log_evidence` says which value the data favour.
+        bias_prior_std: standard deviation of biases a priori; that of `prior_std` by default.
         particles: N, of each island.
         mutations: HMC steps of every particle in a stage.
         leapfrogs: of an HMC step.
@@ -178,8 +182,9 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             In both, its log is about N(0, 1) a priori, in units of the scaled targets.
         noise_prior_std: instead of that 1, for `"predicted"`: above it, noises of rows may differ more.
         activation: `"relu"`, `"tanh"` or `"sigmoid"`.
-        prior_std: standard deviation of biases a priori; that of weights is prior_std / √(inputs of the layer).
+        prior_std: standard deviation of weights a priori, times √(inputs of the layer).
             `posterior_.log_evidence` says which value the data favour.
+        bias_prior_std: standard deviation of biases a priori; that of `prior_std` by default.
         particles: N, of each island.
         mutations: HMC steps of every particle in a stage.
         leapfrogs: of an HMC step.
@@ -207,6 +212,7 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         noise_prior_std: float = 1.0,
         activation: str = "relu",
         prior_std: float = 2.0,
+        bias_prior_std: float | None = None,
         particles: int = 64,
         mutations: int = 10,
         leapfrogs: int = 20,
@@ -219,9 +225,9 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         super().__init__(
-            hidden, activation=activation, prior_std=prior_std, particles=particles, mutations=mutations,
-            leapfrogs=leapfrogs, islands=islands, sampler=sampler, engine=engine, workers=workers,
-            standardise=standardise, random_state=random_state, verbose=verbose,
+            hidden, activation=activation, prior_std=prior_std, bias_prior_std=bias_prior_std, particles=particles,
+            mutations=mutations, leapfrogs=leapfrogs, islands=islands, sampler=sampler, engine=engine,
+            workers=workers, standardise=standardise, random_state=random_state, verbose=verbose,
         )  # fmt: skip
         self.noise = noise
         self.noise_prior_std = noise_prior_std
@@ -238,8 +244,8 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         self.y_mean_, self.y_scale_ = _scales(y, self.standardise)
         scaled = ((y - self.y_mean_) / self.y_scale_).astype(np.float32)
         outputs = math.prod(y.shape[1:])
-        described = noise, y.shape[1:], self.noise_prior_std
-        self._sample(X, scaled, outputs if noise == "learned" else 2 * outputs, described)
+        outputs *= 1 if noise == "learned" else 2
+        self._sample(X, scaled, outputs, noise=noise, targets=y.shape[1:], noise_prior_std=self.noise_prior_std)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

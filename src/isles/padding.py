@@ -85,6 +85,7 @@ def build(
     noise: str | None = None,
     targets: tuple[int, ...] = (),
     noise_prior_std: float = 1.0,
+    bias_prior_std: float | None = None,
 ) -> Model:
     """A model whose units' inputs are about `prior_std` in size a priori, whatever the widths of the layers.
 
@@ -93,25 +94,27 @@ def build(
     thousands.
     """
     scale = checks.positive("prior_std", prior_std)
+    bias = scale if bias_prior_std is None else checks.positive("bias_prior_std", bias_prior_std)
     spread = checks.positive("noise_prior_std", noise_prior_std)
     stds: dict[str, Any] = {}
     for name, struct in network.shapes().items():
-        stds[name] = scale / math.sqrt(struct.shape[1]) if len(struct.shape) == 2 else scale
+        stds[name] = scale / math.sqrt(struct.shape[1]) if len(struct.shape) == 2 else bias
     if noise == "predicted":
-        share = spread / (scale * math.sqrt(1 + _unit_square(network, scale)))
+        share = spread / math.sqrt(bias**2 + scale**2 * _unit_square(network, scale, bias))
         shares = np.where(np.arange(network.outputs) < network.outputs // 2, 1.0, share)
         stds[f"w{network.layers}"] *= shares[:, None]
         stds[f"b{network.layers}"] *= shares
     return Model(network, stds, noise, targets)
 
 
-def _unit_square(network: MLP, prior_std: float) -> float:
+def _unit_square(network: MLP, prior_std: float, bias_prior_std: float) -> float:
     """The mean square of the last hidden units a priori, where that of the inputs is 1."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(64)  # integrates over a standard Gaussian
     activation, _ = ACTIVATIONS[network.activation]
     square = 1.0
     for _ in network.hidden:
-        units = np.asarray(activation(jnp.asarray(prior_std * math.sqrt(1 + square) * nodes)), np.float64)
+        size = math.sqrt(bias_prior_std**2 + prior_std**2 * square)
+        units = np.asarray(activation(jnp.asarray(size * nodes)), np.float64)
         square = float(weights @ units**2 / weights.sum())
     return square
 

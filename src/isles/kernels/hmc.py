@@ -38,7 +38,7 @@ class HMC(Kernel):
 
     With `mass="fisher"`, for MCMC, M₀ is dense: λF + C₀⁻¹ of the Fisher information F where an island's chains
     stand and the prior's precision, looked at twenty times in burn-in at most and averaged with weights that halve
-    from a look to the one before: method.md (22). Steps then fit directions that are stiff for many parameters
+    from a look to the one before. Steps then fit directions that are stiff for many parameters
     together, as those of deep networks are. An optimum has a metric of its own: give each chain an island,
     `chains=1`. A look costs k epochs, as for SmMALA, and O(rows · k · d² + d³) arithmetic; a leapfrog d² more; an
     island holds two d × d matrices.
