@@ -17,7 +17,7 @@ import numpy as np
 import isles
 from benchmarks import bde, fits
 from benchmarks.fits import Fit, Row
-from isles import estimators
+from isles import padding
 from isles.models import MLP
 
 NAME = "starts"
@@ -34,7 +34,7 @@ STARTS = ("prior", "optimised")
 def airfoil(interpreter: Path, quick: bool) -> tuple[isles.Problem, Any, Any]:
     """The problem of `benchmarks.bde`, and test rows."""
     data = bde.load(bde.data_folder(interpreter), "airfoil", 100 if quick else None)
-    model = estimators.build(MLP(5, (4,) if quick else bde.HIDDEN, 2), bde.OURS["prior_std"], "predicted")
+    model = padding.build(MLP(5, (4,) if quick else bde.HIDDEN, 2), bde.OURS["prior_std"], "predicted")
     x_train, x_test = (data[name].astype(np.float32) for name in ("x_train", "x_test"))
     problem = isles.regression(model.network, model.prior, x_train, data["y_train"], noise_std="predicted")
     return problem, x_test, data["y_test"]

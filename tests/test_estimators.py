@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isles
-from isles import estimators
+from isles import padding
 from isles.models import MLP
 
 # few particles and short trajectories: the checks are about behaviour, and there are a hundred fits of them
@@ -46,7 +46,7 @@ def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
 def test_padding_leaves_the_posterior_as_it_is(outputs: int, noise: Any, targets: tuple[int, ...]) -> None:
     x = RNG.normal(size=(21, 3)).astype(np.float32)
     network = MLP(3, (5,), outputs)
-    model = estimators.build(network, 2.0, noise, targets)
+    model = padding.build(network, 2.0, noise, targets)
     prior = isles.Gaussian(network.shapes(), std=dict(model.stds))
     if noise is None:
         y = np.arange(21, dtype=np.int32) % max(outputs, 2)
@@ -54,7 +54,7 @@ def test_padding_leaves_the_posterior_as_it_is(outputs: int, noise: Any, targets
     else:
         y = RNG.normal(size=(21, *targets)).astype(np.float32)
         plain = isles.regression(network, prior, x, y, noise_std=noise)
-    padded = estimators.pad(model.widened(), x, y)
+    padded = padding.pad(model.widened(), x, y)
     assert (plain.rows, padded.rows, padded.dimension - plain.dimension) == (21, 128, 5)
 
     draws = jax.vmap(padded.prior.draw)(jax.random.split(jax.random.key(0), 6))
@@ -76,7 +76,7 @@ def test_padding_leaves_the_posterior_as_it_is(outputs: int, noise: Any, targets
 
     sampler = isles.SMC(isles.HMC(leapfrogs=8), particles=16, mutations=4)
     found = isles.sample(padded, sampler)
-    kept = estimators.unpad(found, model)
+    kept = padding.unpad(found, model)
     states = jax.vmap(lambda position: plain.evaluate(position, gradient=False))(kept.positions[0])
     np.testing.assert_allclose(kept.log_likelihood[0], states.log_likelihood, rtol=1e-4)
     np.testing.assert_allclose(kept.log_prior[0], states.log_prior, rtol=1e-4)
@@ -129,13 +129,25 @@ def test_the_evidence_of_a_linear_model_with_learned_noise() -> None:
 @pytest.mark.parametrize(("hidden", "prior_std"), [((), 2.0), ((16,), 2.0), ((16, 16, 16, 16), 2.0), ((16,), 0.5)])
 def test_a_predicted_noise_has_the_prior_of_a_learned_one(activation: str, hidden: Any, prior_std: float) -> None:
     network = MLP(8, hidden, 4, activation)
-    model = estimators.build(network, prior_std, "predicted", (2,))
+    model = padding.build(network, prior_std, "predicted", (2,))
     draws = jax.vmap(model.prior.sample)(jax.random.split(jax.random.key(0), 2000))
     x = RNG.normal(size=(1, 8)).astype(np.float32)
     x /= np.sqrt(np.mean(x**2))  # of the size that the prior expects
     outputs = jax.vmap(lambda params: network.plain(params, x)[0])(draws)
     np.testing.assert_allclose(np.mean(outputs[:, 2:] ** 2), 1.0, rtol=0.15)
     assert np.mean(outputs[:, :2] ** 2) > 0.9 * prior_std**2
+
+
+def test_priors_of_biases_and_of_a_predicted_noise_are_as_asked() -> None:
+    network = MLP(8, (16, 16), 2)
+    model = padding.build(network, 2.0, "predicted", (), noise_prior_std=3.0, bias_prior_std=0.5)
+    draws = jax.vmap(model.prior.sample)(jax.random.split(jax.random.key(0), 4000))
+    outputs = jax.vmap(lambda params: network.plain(params, np.ones((1, 8), np.float32))[0])(draws)
+    np.testing.assert_allclose(np.mean(outputs[:, 1] ** 2), 9.0, rtol=0.15)
+    np.testing.assert_allclose([draws["b1"].std(), draws["w2"].std()], [0.5, 0.5], rtol=0.02)
+    for name in "noise_prior_std", "bias_prior_std":
+        with pytest.raises(ValueError, match=name):
+            padding.build(network, 2.0, "predicted", (), **{name: 0.0})
 
 
 @quick

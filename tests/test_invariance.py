@@ -40,6 +40,7 @@ KERNELS: dict[str, Any] = {
     "hmc": (isles.HMC(leapfrogs=3), (0.68, 0.75)),
     "hmc, trajectory": (isles.HMC(trajectory=2.0), (0.68, 0.75)),
     "hmc, scaled": (isles.HMC(leapfrogs=3), (0.8, 1.25)),
+    "hmc, dense": (isles.HMC(leapfrogs=3), (0.8, 1.25)),
     "mala": (isles.MALA(), (0.7, 0.9)),
     "smmala": (isles.SmMALA(fisher=some_metric), (1.3, 1.6)),
     "mh": (isles.MH(), (0.5, 1.0)),
@@ -86,13 +87,17 @@ def evaluate(kernel: Any, problem: Any, positions: Any) -> Any:
 
 
 def step_many(
-    kernel: Any, problem: Any, positions: Any, tempering: float, step_size: float, seed: int, scaled: bool = False
+    kernel: Any, problem: Any, positions: Any, tempering: float, step_size: float, seed: int, scales: str = ""
 ) -> Any:
     """STEPS moves of independent particles; returns positions and the mean acceptance."""
     tuning = kernel.tuning(problem)
     tuning = tuning._replace(step_size=jnp.asarray(step_size, problem.dtype))
-    if scaled:  # variances that are neither the identity nor constant
+    if scales == "scaled":  # variances that are neither the identity nor constant
         tuning = tuning._replace(variances=jnp.linspace(0.3, 0.9, problem.dimension))
+    if scales == "dense":  # an inverse mass with correlations, and the factor of the mass
+        inverse = np.diag(np.linspace(0.3, 0.9, problem.dimension)) + 0.2 * np.eye(problem.dimension)[::-1]
+        factor = np.linalg.cholesky(np.linalg.inv(inverse))
+        tuning = tuning._replace(variances=jnp.asarray(np.stack([inverse, factor]), problem.dtype))
 
     keys = jax.random.split(jax.random.key(seed), len(positions))
     start = jnp.asarray(positions, problem.dtype)
@@ -105,7 +110,7 @@ def step_many(
 
 
 def p_values(
-    kernel: Any, tempering: float, step_sizes: tuple[float, float], scaled: bool = False, seed: int = 0
+    kernel: Any, tempering: float, step_sizes: tuple[float, float], scales: str = "", seed: int = 0
 ) -> tuple[list[float], list[float]]:
     """Start from exact draws, step, and test against the exact law: all p-values, and acceptances."""
     rng = np.random.default_rng(seed)
@@ -113,14 +118,14 @@ def p_values(
     mean, covariance = CONJUGATE.tempered(tempering)
     factor = np.linalg.cholesky(covariance)
     start = mean + rng.normal(size=(DRAWS, 3)) @ factor.T
-    moved, acceptance = step_many(kernel, CONJUGATE.problem, start, tempering, step_sizes[0], seed + 1, scaled)
+    moved, acceptance = step_many(kernel, CONJUGATE.problem, start, tempering, step_sizes[0], seed + 1, scales)
     white = np.linalg.solve(factor, (moved - mean).T).T
     results += [stats.kstest(white[:, i], "norm").pvalue for i in range(3)]
     squares = np.sum(white**2)  # χ² with 3·DRAWS degrees of freedom
     results.append(2 * min(stats.chi2.cdf(squares, 3 * DRAWS), stats.chi2.sf(squares, 3 * DRAWS)))
     grid = targets.skewed_tempered(tempering)
     moved, skewed_acceptance = step_many(
-        kernel, SKEWED, grid.draw(rng, DRAWS)[:, None], tempering, step_sizes[1], seed + 2, scaled
+        kernel, SKEWED, grid.draw(rng, DRAWS)[:, None], tempering, step_sizes[1], seed + 2, scales
     )
     results.append(stats.kstest(moved[:, 0], grid.cdf).pvalue)
     second = moved[:, 0] ** 2
@@ -134,7 +139,7 @@ def p_values(
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernel_leaves_its_tempered_target_invariant(name: str, tempering: float) -> None:
     kernel, step_sizes = KERNELS[name]
-    found, acceptances = p_values(kernel, tempering, step_sizes, scaled="scaled" in name)
+    found, acceptances = p_values(kernel, tempering, step_sizes, scales=name.partition(", ")[2])
     assert min(found) > FAILED, found
     if tempering == 1 and name in TUNED:  # moves that are neither all accepted nor all rejected
         assert 0.4 < min(acceptances) < max(acceptances) < 0.8, acceptances

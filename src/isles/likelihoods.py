@@ -161,6 +161,12 @@ def known(problem: Problem) -> Likelihood | None:
     return problem.log_likelihood if isinstance(problem.log_likelihood, Likelihood) else None
 
 
+def inner(problem: Problem) -> Likelihood | None:
+    """The same, also where some rows do not count."""
+    found = problem.log_likelihood
+    return found.likelihood if isinstance(found, Masked) else known(problem)
+
+
 def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
     """Expected Fisher information (d, d) of the rows of data: Σ_rows Σ_k w_k ∇v_k ∇v_kᵀ.
 
@@ -168,7 +174,7 @@ def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
     """
     layout = problem.layout
 
-    def matrix(params: Params, batch: tuple[Array, Array]) -> Array:
+    def matrix(params: Params, batch: tuple[Array, ...]) -> Array:
         vector = layout.ravel(params)
 
         def row(x: Array) -> tuple[Array, Array]:
@@ -179,6 +185,8 @@ def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
             return jax.jacrev(one, has_aux=True)(vector)
 
         slopes, scales = jax.vmap(row)(batch[0])  # (rows, k, d), (rows, k)
+        for counts in batch[2:]:  # of `Masked`
+            scales = jnp.where(counts[:, None], scales, 0)
         return jnp.einsum("rk,rki,rkj->ij", scales, slopes, slopes)
 
     slope_bytes = outputs(likelihood, problem) * problem.dimension * problem.dtype.itemsize
@@ -187,8 +195,8 @@ def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
 
 def outputs(likelihood: Likelihood, problem: Problem) -> int:
     """k, the numbers of a row whose gradients make up its Fisher information."""
-    params, (x, _) = problem.arguments(1)
-    return int(jax.eval_shape(likelihood.information, params, x)[0].shape[1])
+    params, batch = problem.arguments(1)
+    return int(jax.eval_shape(likelihood.information, params, batch[0])[0].shape[1])
 
 
 def classification(

@@ -168,6 +168,7 @@ SETTINGS: dict[str, Setting] = {
     "draws": whole("Draws of each chain. [default: 1]", of=("mcmc",)),
     "thin": whole("Steps from one draw to the next. [default: 1]", of=("mcmc",)),
     "shared_start": flag("All chains of an island start at one point. [default: no]", ("mcmc",)),
+    "anneal": positive("Tempering that burn-in begins at, up to 1. [default: 1]", ("mcmc",)),
     "start": choice("Where chains start", "prior", "optimised", of=("mcmc",)),
     "start_epochs": whole("Epochs of --start optimised. [default: 500]", of=("mcmc",)),
     "start_settle": whole("Steps of one leapfrog after --start optimised. [default: 64]", minimum=0, of=("mcmc",)),
@@ -183,7 +184,7 @@ SETTINGS: dict[str, Setting] = {
     "stretch": positive("Largest factor of a stretch, above 1. [default: 2]", ("stretch",)),
     "jump": Setting(float, _rate, "Probability of a jump between modes. [default: 0.1]", ("de",)),
     "noise": positive("Of moves, in units of the prior's std. [default: 0.0001]", ("de",)),
-    "mass": choice("Mass", "identity", "population", of=("hmc", "mala")),
+    "mass": choice("Mass", "identity", "population", "fisher", of=("hmc", "mala")),
     "scale": dataclasses.replace(
         choice("Scale of proposals", "population", "prior", "identity", of=("pcn", "mh")),
         help="Scale of proposals: population, or prior (pcn), or identity (mh).",

@@ -89,6 +89,11 @@ class Kernel:
         return False
 
     @property
+    def learns_metric(self) -> bool:
+        """Whether `tuning.variances` are the matrices of `hmc.metric`, which burn-in learns."""
+        return False
+
+    @property
     def shares_length(self) -> bool:
         """Whether `tuning.length` is one number for all islands."""
         return False

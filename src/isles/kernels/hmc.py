@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.linalg import solve_triangular
 
-from isles import checks, threefry
+from isles import checks, likelihoods, threefry
 from isles.kernels import base
 from isles.kernels.base import Info, Kernel, Tuning
 from isles.problem import Problem, State
+
+MAX_DENSE = 4096  # parameters of a dense mass: two matrices of 64 MB an island
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,21 @@ class HMC(Kernel):
     variances of the island's chains during burn-in. The step size follows the mean acceptance of the island by
     stochastic approximation after each step. Both stand while particles move, and act forward only.
 
+    With `mass="fisher"`, for MCMC, M₀ is dense: λF + C₀⁻¹ of the Fisher information F where an island's chains
+    stand and the prior's precision, looked at twenty times in burn-in at most and averaged with weights that halve
+    from a look to the one before. Steps then fit directions that are stiff for many parameters
+    together, as those of deep networks are. An optimum has a metric of its own: give each chain an island,
+    `chains=1`. A look costs k epochs, as for SmMALA, and O(rows · k · d² + d³) arithmetic; a leapfrog d² more; an
+    island holds two d × d matrices.
+
     Args:
         trajectory: τ; L = max(1, floor(τ/ε)), at most `max_leapfrogs`. In the parameters' own units.
         leapfrogs: L itself; give one of the two (10 leapfrogs when neither is given).
         step_size: ε, fixed; adapted to `target_acceptance` when None, starting at
             (smallest prior std) · d^{-1/4}, or · 1.65 d^{-1/6} where L is 1.
         target_acceptance: mean acceptance probability that adaptation aims at.
-        mass: M₀: `"identity"`; `"population"`, the inverse variances of the particles; or a diagonal, as a
-            number or a pytree like the parameters.
+        mass: M₀: `"identity"`; `"population"`, the inverse variances of the particles; `"fisher"`, for chains from
+            optima of about a thousand parameters; or a diagonal, as a number or a pytree like the parameters.
         max_leapfrogs: limit on L with `trajectory`; a run reports when it was binding.
     """
 
@@ -65,8 +75,23 @@ class HMC(Kernel):
             checks.positive("trajectory", self.trajectory)
         checks.count("max_leapfrogs", self.max_leapfrogs)
         if isinstance(self.mass, str):
-            checks.choice("mass", self.mass, ["identity", "population"])
+            checks.choice("mass", self.mass, ["identity", "population", "fisher"])
         base.check_settings(self)
+
+    def check(self, problem: Problem) -> None:
+        """A Fisher metric needs a likelihood that isles knows, and two (d, d) matrices."""
+        if not self.learns_metric:
+            return
+        if likelihoods.inner(problem) is None:
+            raise ValueError(
+                "mass='fisher' needs the Fisher information, and this problem's log_likelihood is a function of "
+                "your own; build the problem with isles.classification or isles.regression"
+            )
+        if problem.dimension > MAX_DENSE:
+            raise ValueError(
+                f"mass='fisher' holds dense matrices, for at most {MAX_DENSE} parameters; this problem has "
+                f"{problem.dimension}: use mass='population' or 'identity'"
+            )
 
     def step(
         self, problem: Problem, key: Array, state: State, tempering: Array, tuning: Tuning
@@ -98,6 +123,15 @@ class HMC(Kernel):
         """Whether the mass follows the particles."""
         return isinstance(self.mass, str) and self.mass == "population"
 
+    @property
+    def learns_metric(self) -> bool:
+        """Whether the mass is the Fisher information of where chains stand in burn-in."""
+        return isinstance(self.mass, str) and self.mass == "fisher"
+
+    def max_step_size(self, variances: Array) -> Array:
+        """None."""
+        return jnp.full(variances.shape[:1], jnp.inf, variances.dtype)
+
     def tuning(self, problem: Problem) -> Tuning:
         """ε = (smallest prior std, in units of the inverse mass) · d^{-1/4}; that of MALA for one leapfrog."""
         length = float((self.leapfrogs if self.trajectory is None else self.trajectory) or 0)
@@ -112,9 +146,10 @@ def leapfrog_step(
 ) -> tuple[State, Info]:
     """One HMC step of `count` leapfrogs."""
     key_momentum, key_accept = threefry.split(key)
-    step, inverse_mass = tuning.step_size, tuning.variances
+    step, scales = tuning.step_size, tuning.variances
     noise = threefry.normal(key_momentum, state.position.size, state.position.dtype)
-    momentum = noise / jnp.sqrt(inverse_mass)
+    momentum = noise / jnp.sqrt(scales) if scales.ndim == 1 else scales[1] @ noise
+    velocity = lambda momentum: scales * momentum if scales.ndim == 1 else scales[0] @ momentum
 
     def kick(state: State) -> Array:
         assert state.gradient is not None
@@ -123,7 +158,7 @@ def leapfrog_step(
     def leapfrog(_: Array, carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
         # half a kick ends this leapfrog, and half begins the next: given as one, and taken back after the last
         state, momentum, nonfinite = carry
-        state = problem.evaluate(state.position + step * inverse_mass * momentum, gradient=True)
+        state = problem.evaluate(state.position + step * velocity(momentum), gradient=True)
         # the prior's density has no part in the trajectory: left out of the loop, it is not computed there
         return state._replace(log_prior=unused), momentum + kick(state), nonfinite + state.nonfinite
 
@@ -133,7 +168,7 @@ def leapfrog_step(
     momentum_end = momentum_end - 0.5 * kick(end)
     end = end._replace(log_prior=problem.prior.log_density(end.position))
     # method.md (24)
-    kinetic = 0.5 * jnp.sum(inverse_mass * (momentum_end - momentum) * (momentum_end + momentum))
+    kinetic = 0.5 * jnp.sum(velocity(momentum_end - momentum) * (momentum_end + momentum))
     log_ratio = problem.log_ratio(end, state, tempering) - kinetic
     state, acceptance = base.accept(key_accept, log_ratio, end, state)
     return state, Info(acceptance, evaluations=count, nonfinite=nonfinite)
@@ -147,7 +182,7 @@ def langevin_factor(dimension: int) -> float:
 def first_tuning(kernel: Any, problem: Problem, factor: float, length: float) -> Tuning:
     """Scales and step size of a gradient kernel before anything is known but the prior."""
     prior_variances = problem.prior.variances()
-    if kernel.scale_from_population:
+    if kernel.scale_from_population or kernel.learns_metric:
         variances = prior_variances
     elif isinstance(kernel.mass, str):
         variances = np.ones(problem.dimension)
@@ -159,4 +194,26 @@ def first_tuning(kernel: Any, problem: Problem, factor: float, length: float) ->
     step_size = kernel.step_size
     if step_size is None:
         step_size = float(np.sqrt(np.min(prior_variances / variances))) * factor
+    if kernel.learns_metric:
+        variances = np.stack([np.diag(variances), np.diag(variances**-0.5)])
     return base.tuning(problem, step_size, variances, length)
+
+
+def metric(
+    problem: Problem, positions: Array, tempering: Array, scales: Array, precision: Array, share: Array
+) -> Array:
+    """M₀⁻¹ and C, (2, d, d), with M₀ = CCᵀ = share · (λ F + precision) + (1 − share) · what it was.
+
+    F is the Fisher information's mean over positions (N, d), `precision` (d,) the prior's. Where a point without a
+    likelihood, or rounding, leaves no positive definite matrix, `scales` stay.
+    """
+    likelihood = likelihoods.inner(problem)
+    assert likelihood is not None
+    add = lambda total, position: (total + likelihoods.fisher(likelihood, problem, position), None)
+    eye = jnp.eye(problem.dimension, dtype=problem.dtype)
+    fisher = jax.lax.scan(add, jnp.zeros_like(eye), positions)[0] / len(positions)
+    mass = share * (tempering * fisher + jnp.diag(precision)) + (1 - share) * scales[1] @ scales[1].T
+    factor = jnp.linalg.cholesky(mass)
+    inverse = solve_triangular(factor, eye, lower=True)
+    found = jnp.stack([inverse.T @ inverse, factor])
+    return jnp.where(jnp.isfinite(found).all(), found, scales)

@@ -183,7 +183,7 @@ def require_plan(posterior: Any) -> Plan:
     return plan
 
 
-def check_kernel(problem: Problem, kernel: object, particles: int) -> None:
+def check_kernel(problem: Problem, kernel: object, particles: int, metric: bool = False) -> None:
     """A kernel must be one, and fit the problem and the number of particles that move together."""
     kernel = require_kernel(kernel)
     try:
@@ -194,6 +194,8 @@ def check_kernel(problem: Problem, kernel: object, particles: int) -> None:
             f"a frozen dataclass, and turn array settings into tuples"
         ) from None
     kernel.check(problem)
+    if kernel.learns_metric and not metric:
+        raise ValueError("mass='fisher' is learned in the burn-in of isles.MCMC; use mass='population' here")
     kernel.tuning(problem)
     if not type(kernel).__module__.startswith("isles."):
         _check_step(problem, kernel)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -19,8 +17,9 @@ from isles.kernels import HMC, Kernel
 from isles.keys import Purpose, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import mutation, read_back, starts
-from isles.samplers.block import BlockResult, Output, Record, Status
+from isles.samplers import burn_in, mutation, read_back, starts
+from isles.samplers.block import BlockResult, Output, Record
+from isles.samplers.chains import MCMCBlock, Outset
 from isles.samplers.mutation import Draws, Group, Pace, Pause, Static, never
 
 BUFFER_BYTES = 1 << 26  # of draws held on the device at a time
@@ -44,6 +43,8 @@ class MCMC:
         thin: steps from one draw to the next.
         shared_start: all chains of an island start at one point, which nested R-hat needs.
         start: `"prior"`, or `"optimised"` for the ends of climbs from prior draws; see `isles.Optimised`.
+        anneal: the tempering that burn-in begins at; it rises to 1 in the first half of burn-in, in ten steps of
+            equal ratios. Below 1, chains leave the narrow modes that climbs end in for wider ones.
     """
 
     kernel: Kernel = field(default_factory=HMC)
@@ -53,6 +54,7 @@ class MCMC:
     thin: int = 1
     shared_start: bool = False
     start: str | Optimised = "prior"
+    anneal: float = 1.0
 
     def __post_init__(self) -> None:
         blocks.require_kernel(self.kernel)
@@ -61,6 +63,8 @@ class MCMC:
         checks.count("burn_in", self.burn_in, minimum=0)
         checks.count("draws", self.draws)
         checks.count("thin", self.thin)
+        if checks.positive("anneal", self.anneal) > 1:
+            raise ValueError(f"anneal={self.anneal} must be in (0, 1]; 1 for burn-in at the posterior itself")
         if self.burn_in + (self.draws - 1) * self.thin >= 1 << 31:
             raise ValueError(
                 f"a chain of {self.burn_in + (self.draws - 1) * self.thin} steps is too long; at most 2³¹ − 1"
@@ -74,7 +78,8 @@ class MCMC:
     @property
     def is_adaptive(self) -> bool:
         """Whether burn-in tunes the kernel."""
-        return self.kernel.adapts_step_size or self.kernel.scale_from_population
+        kernel = self.kernel
+        return kernel.adapts_step_size or kernel.scale_from_population or kernel.learns_metric
 
     @property
     def way(self) -> Optimised | None:
@@ -92,7 +97,7 @@ class MCMC:
 
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
-        blocks.check_kernel(problem, self.kernel, self.chains)
+        blocks.check_kernel(problem, self.kernel, self.chains, metric=True)
         if self.way is not None:
             self.way.check(problem)
         if self.shared_start and self.kernel.partners:
@@ -193,11 +198,14 @@ class MCMC:
         if block.climb is not None:
             return self._climb(problem, block, block.climb, pause)
         kernel, keys = block.outset.kernel, block.outset.keys
-        tempering = jnp.ones(len(block.islands), problem.dtype)
+        tempering = burn_in.flat(problem, self, len(block.islands), block.burnt_in)
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
             group = mutation.copied(block.group) if block.cut else mutation.go_on(block.group)
+            if not block.cut:
+                group, spent = burn_in.learn(problem, self, group, block.burnt_in)
+                block = dataclasses.replace(block, epochs=block.epochs + spent)
             group, done = mutation.mutate(problem, kernel, group, tempering, keys, dials, until, pause)
             if not done:
                 return dataclasses.replace(block, group=group, cut=True)
@@ -230,13 +238,15 @@ class MCMC:
             return dataclasses.replace(block, climb=climb)
         states = starts.begin_at(problem, outset.kernel, climb.position, group.states)
         group = mutation.new_group(problem, outset.kernel, states, None, group.tuning, group.active)
-        group = starts.settle(problem, outset.kernel, group, outset.climb_keys, starts.settling(self))
+        group, looked = burn_in.learn(problem, self, group, 0)
+        tempering = burn_in.flat(problem, self, len(block.islands), 0)
+        group = starts.settle(problem, outset.kernel, group, outset.climb_keys, starts.settling(self), tempering)
         spent, nonfinite = (count.reshape(-1, self.chains) for count in jax.device_get(group[-2:]))
         return dataclasses.replace(
             block,
             group=mutation.new_group(problem, outset.kernel, group.states, None, group.tuning, group.active),
             climb=None,
-            epochs=block.epochs + way.epochs + 1 + spent,
+            epochs=block.epochs + way.epochs + 1 + looked + spent,
             nonfinite=block.nonfinite + nonfinite.sum(axis=1),
         )
 
@@ -332,68 +342,4 @@ class MCMC:
             buffer=None,
             filled=0,
             **changes,
-        )
-
-
-class Outset(NamedTuple):
-    """What a block is told, and a checkpoint need not hold."""
-
-    sampler: MCMC
-    keys: Array  # (I·N,)
-    islands: np.ndarray[Any, Any]  # (I,) their numbers in the run
-    kernel: Static
-    output: Output
-    climb_keys: Array  # (I·N,)
-    climb_pace: Pace
-
-
-@dataclass(frozen=True)
-class MCMCBlock(blocks.Chained):
-    """Chains between two groups of steps, or inside one."""
-
-    outset: Outset
-    group: Group
-    burnt_in: int  # steps of burn-in done
-    drawn: int  # draws taken of each chain
-    kept: tuple[Draws, ...]  # leaves (I, chains, draws, ...)
-    sums: dict[str, Any]
-    sum_weights: np.ndarray[Any, Any]  # (I,)
-    epochs: np.ndarray[Any, Any]  # (I, chains)
-    nonfinite: np.ndarray[Any, Any]  # (I,)
-    dead: np.ndarray[Any, Any]  # (I,)
-    records: tuple[Record, ...]
-    lost: np.ndarray[Any, Any]  # (I, chains) bool: has draws of likelihood zero
-    late_steps: int  # since adaptation ended
-    late_acceptance: np.ndarray[Any, Any]  # (I, chains) sums since then
-    rounding: float
-    obituary: str | None
-    cut: bool = False  # inside a group of steps
-    buffer: Draws | None = None  # draws of the group of steps under way
-    filled: int = 0  # how many
-    climb: Climb | None = None  # toward starts, while it lasts
-
-    @property
-    def at_landmark(self) -> bool:
-        """Whether starts are found, or burn-in ends. Time decides on other checkpoints: they hold all draws."""
-        burnt_in = self.burnt_in in (0, self.outset.sampler.burn_in)
-        return burnt_in and self.drawn == 0 and not self.cut and self.climb is None
-
-    @property
-    def status(self) -> Status:
-        """Where the block stands."""
-        sampler = self.outset.sampler
-        steps = int(self.group.mutation)
-        total = sampler.burn_in + (sampler.draws - 1) * sampler.thin + 1
-        last = self.records[-1] if self.records else {}
-        made = int(self.group.evaluations.sum()) if self.cut else 0
-        uphill = 0 if sampler.way is None else sampler.way.epochs
-        climbed = uphill if self.climb is None else int(uphill * (self.climb.step / self.climb.steps))
-        made += 0 if self.climb is None else climbed * self.epochs.size
-        return Status(
-            share=(climbed + steps + (self.drawn > 0)) / (uphill + total),
-            stage=steps,
-            tempering=1.0,
-            ess=math.nan,
-            acceptance=blocks.last_mean(last, "acceptance"),
-            epochs=int(self.epochs.sum()) + made,
         )

@@ -60,19 +60,18 @@ def climb_on(problem: Problem, way: Optimised, climb: Climb, row_keys: Array, pa
     return climb
 
 
-def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, steps: int) -> Group:
+def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, steps: int, tempering: Array) -> Group:
     """Steps of one leapfrog that fit the step size of HMC to where chains stand."""
     hmc = kernel.kernel
     if not (steps and isinstance(hmc, HMC)):
         return group
     short = mutation.copied(group._replace(tuning=hmc.single(group.tuning)))
-    ones = jnp.ones(group.active.shape, problem.dtype)
     for done in range(0, steps, ROUND):
         count = min(ROUND, steps - done)
         short = short._replace(mutation=jnp.zeros_like(short.mutation))
         round_keys = jax.vmap(jax.random.fold_in, (0, None))(row_keys, np.uint32(done))
         dials = mutation.dials(problem, hmc, count)
-        short, _ = mutation.mutate(problem, kernel, short, ones, round_keys, dials, count, mutation.never)
+        short, _ = mutation.mutate(problem, kernel, short, tempering, round_keys, dials, count, mutation.never)
     return short._replace(tuning=short.tuning._replace(length=group.tuning.length))
 
 
