@@ -11,8 +11,8 @@ import numpy as np
 
 from isles.problem import Problem
 
-SHORT_DIMENSION = 48  # parameters, and ...
-SHORT_BYTES = 2048  # ... intermediates of evaluating a particle, up to which all its sums are short
+SHORT = 48  # parameters, and rows of data evaluated at a time, up to which sums over them are short
+SHORT_BYTES = 2048  # intermediates of a likelihood without data, up to which its sums are
 # What XLA gives to its library of fast kernels: by default sums, too, which gains where they are long, and where
 # they are short takes several times as long as a plain loop.
 NO_SUMS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
@@ -45,5 +45,6 @@ class ByLength:
 
 
 def has_short_sums(problem: Problem) -> bool:
-    """Whether no sum over parameters or rows of data is long."""
-    return problem.dimension <= SHORT_DIMENSION and problem.evaluation_bytes <= SHORT_BYTES
+    """Whether no sum over parameters or rows of data is long: a function of what a run's definition holds."""
+    likelihood = problem.chunk_rows <= SHORT if problem.rows else problem.fixed_bytes <= SHORT_BYTES
+    return problem.dimension <= SHORT and likelihood
