@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -29,9 +29,7 @@ class ByLength:
     @cached_property
     def short(self) -> Any:
         """The program for short sums; that for long ones where XLA does not know the option."""
-        try:
-            jax.jit(lambda x: x, compiler_options=NO_SUMS).lower(np.float32(0)).compile()
-        except jax.errors.JaxRuntimeError:
+        if not is_known(*NO_SUMS.items()):
             return self.long
         return jax.jit(self.function, compiler_options=NO_SUMS, **self.options)
 
@@ -42,6 +40,16 @@ class ByLength:
     def _cache_size(self) -> int:
         """Programs compiled so far, as of `jax.jit`."""
         return sum(program._cache_size() for program in {self.long, self.short})
+
+
+@cache
+def is_known(*options: tuple[str, str]) -> bool:
+    """Whether XLA takes these options: they are its own, and may go with its next version."""
+    try:
+        jax.jit(lambda x: x, compiler_options=dict(options)).lower(np.float32(0)).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 def has_short_sums(problem: Problem) -> bool:
