@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import isles
-from isles import cache, chunks
+from isles import cache, chunks, keys
 from isles.models import CNN, MLP
+from isles.samplers.block import Output
 
 # ---- memory: real sizes with made-up features, in a process of its own ----
 
@@ -254,7 +255,7 @@ def test_several_devices_give_the_same_within_rounding() -> None:
 def test_advance_leaves_its_block_as_it_was() -> None:
     """Mutations overwrite buffers in place, but only copies of their own."""
     problem = isles.Problem(isles.Gaussian(like=np.zeros(3)), lambda theta: -((theta - 1) ** 2).sum())
-    root, output = isles.keys.root(0), isles.samplers.block.Output({}, "all")
+    root, output = keys.root(0), Output({}, "all")
     for sampler in [
         isles.SMC(isles.HMC(leapfrogs=2), particles=8, mutations=3),
         isles.AIS(isles.HMC(leapfrogs=2), particles=8, schedule=[0.5, 1.0]),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import isles
-from isles import compiling, threefry
+from isles import compiling, keys, threefry
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,26 @@ def test_the_numbers_are_those_of_jax(dtype: str, impl: str) -> None:
             found, due = rows(ours, keys), rows(theirs, keys)
             assert found.dtype == due.dtype
             np.testing.assert_array_equal(found, due)
+
+
+# ---- uniform numbers for resampling ----
+
+
+def test_uniforms_depend_on_stage_and_island_only() -> None:
+    """Not on which stages were drawn together, nor on how many numbers a stage takes; by the numbers of JAX."""
+    root, purpose, islands = keys.root(5), keys.Purpose.RESAMPLING, np.array([3, 7])
+    ahead = keys.Uniforms(root, purpose, islands, 1)
+    for stage in (0, 1, 17, 2):
+        found = ahead.at(stage)
+        assert found.shape == (2, 1)
+        np.testing.assert_array_equal(found, keys.uniforms(root, purpose, stage, islands, 4)[:, :1])
+        np.testing.assert_array_equal(found[1:], keys.uniforms(root, purpose, stage, islands[1:], 1))
+        for row, island in zip(found, islands, strict=True):
+            key = root
+            for number in (int(purpose), stage, int(island)):
+                key = jax.random.fold_in(key, number)
+            high, low = (int(word) for word in jax.random.bits(key, (2,), jnp.uint32))
+            assert row[0] == ((high >> 5) * 2**26 + (low >> 6)) / 2**53
 
 
 # ---- which program moves particles ----

@@ -68,6 +68,13 @@ class TestSums:
         np.testing.assert_allclose(np.exp(weights.log_ess(x + 1e6)), expected, rtol=1e-8)
         np.testing.assert_allclose(weights.ess(np.exp(x[2])), expected[2], rtol=1e-12)
 
+    def test_island_ess_is_that_of_normalised_weights(self) -> None:
+        x = np.array([[0.0, -1.0, -np.inf, 3.0], [5.0, 5.0, 5.0, 5.0], [-np.inf] * 4])
+        np.testing.assert_allclose(
+            weights.island_ess(weights.normalise(x)), np.exp(weights.log_ess(x)), rtol=1e-12
+        )
+        assert weights.island_ess(weights.normalise(x))[1:].tolist() == [4.0, 0.0]
+
     def test_log_ess_counts_live_particles_only(self) -> None:
         x = np.array([[-np.inf, 3.0, 3.0], [-np.inf, -np.inf, -np.inf]])
         np.testing.assert_allclose(weights.log_ess(x), [math.log(2), -np.inf], rtol=1e-14)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -11,8 +11,8 @@ import numpy as np
 
 from isles.problem import Problem
 
-SHORT_DIMENSION = 48  # parameters, and ...
-SHORT_BYTES = 2048  # ... intermediates of evaluating a particle, up to which all its sums are short
+SHORT = 48  # parameters, and rows of data evaluated at a time, up to which sums over them are short
+SHORT_BYTES = 2048  # intermediates of a likelihood without data, up to which its sums are
 # What XLA gives to its library of fast kernels: by default sums, too, which gains where they are long, and where
 # they are short takes several times as long as a plain loop.
 NO_SUMS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
@@ -29,9 +29,7 @@ class ByLength:
     @cached_property
     def short(self) -> Any:
         """The program for short sums; that for long ones where XLA does not know the option."""
-        try:
-            jax.jit(lambda x: x, compiler_options=NO_SUMS).lower(np.float32(0)).compile()
-        except jax.errors.JaxRuntimeError:
+        if not is_known(*NO_SUMS.items()):
             return self.long
         return jax.jit(self.function, compiler_options=NO_SUMS, **self.options)
 
@@ -44,6 +42,17 @@ class ByLength:
         return sum(program._cache_size() for program in {self.long, self.short})
 
 
+@cache
+def is_known(*options: tuple[str, str]) -> bool:
+    """Whether XLA takes these options: they are its own, and may go with its next version."""
+    try:
+        jax.jit(lambda x: x, compiler_options=dict(options)).lower(np.float32(0)).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
 def has_short_sums(problem: Problem) -> bool:
-    """Whether no sum over parameters or rows of data is long."""
-    return problem.dimension <= SHORT_DIMENSION and problem.evaluation_bytes <= SHORT_BYTES
+    """Whether no sum over parameters or rows of data is long: a function of what a run's definition holds."""
+    likelihood = problem.chunk_rows <= SHORT if problem.rows else problem.fixed_bytes <= SHORT_BYTES
+    return problem.dimension <= SHORT and likelihood

@@ -14,6 +14,8 @@ from jax import Array
 from isles import checks, threefry
 from isles.threefry import fold_in
 
+STAGES_AHEAD = 16
+
 
 class Purpose(enum.IntEnum):
     """What a random number is for."""
@@ -50,13 +52,33 @@ def particle_keys(
     return _particle_keys(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32), particles)
 
 
+class Uniforms:
+    """Uniform numbers in [0, 1) with 53 random bits, float64, (I, count) a stage, for resampling on the host.
+
+    One number a stage is drawn for several stages at a time, since a call of the device takes as long as many.
+    """
+
+    def __init__(self, root: Array, purpose: Purpose, islands: np.ndarray[Any, Any], count: int) -> None:
+        self.root, self.purpose, self.islands, self.count = root, purpose, islands, count
+        self.ahead = STAGES_AHEAD if count == 1 else 1
+        self.numbers: dict[int, np.ndarray[Any, Any]] = {}  # of the stages drawn last
+
+    def at(self, stage: int) -> np.ndarray[Any, Any]:
+        """Those of one stage."""
+        if stage not in self.numbers:
+            stages = np.arange(stage, stage + self.ahead, dtype=np.uint32)
+            islands = np.asarray(self.islands, np.uint32)
+            bits = np.asarray(_bits(self.root, np.uint32(self.purpose), stages, islands, self.count), np.uint64)
+            high, low = bits[..., 0] >> np.uint64(5), bits[..., 1] >> np.uint64(6)
+            self.numbers = dict(zip(stages.tolist(), (high * 2.0**26 + low) * 2.0**-53, strict=True))
+        return self.numbers[stage]
+
+
 def uniforms(
     root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any], count: int
 ) -> np.ndarray[Any, Any]:
-    """Uniform numbers in [0, 1) with 53 random bits, float64, (I, count), for resampling on the host."""
-    bits = _bits(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32), count)
-    bits = np.asarray(bits, np.uint64)  # (I, count, 2)
-    return ((bits[..., 0] >> np.uint64(5)) * 2.0**26 + (bits[..., 1] >> np.uint64(6))) * 2.0**-53
+    """`Uniforms` of one stage, (I, count)."""
+    return Uniforms(root, purpose, islands, count).at(stage)
 
 
 @jax.jit
@@ -76,6 +98,6 @@ def _particle_keys(root: Array, purpose: Array, stage: Array, islands: Array, pa
 
 
 @partial(jax.jit, static_argnames="count")
-def _bits(root: Array, purpose: Array, stage: Array, islands: Array, count: int) -> Array:
-    keys = _island_keys(root, purpose, stage, islands)
-    return jax.vmap(lambda key: threefry.bits(key, 2 * count).reshape(count, 2))(keys)
+def _bits(root: Array, purpose: Array, stages: Array, islands: Array, count: int) -> Array:
+    keys = jax.vmap(lambda stage: _island_keys(root, purpose, stage, islands))(stages)
+    return jax.vmap(jax.vmap(lambda key: threefry.bits(key, 2 * count).reshape(count, 2)))(keys)

@@ -129,7 +129,10 @@ class SMC(Tempered):
             keep_start=self.particles > 1 and self.chain == 1,
             chain=self.chain,
         )
-        return Outset(keys.apart(root) if frozen else root, islands, kernel, output)
+        root = keys.apart(root) if frozen else root
+        needed = 1 if self.resampling == "systematic" else self.particles // self.chain
+        uniforms = keys.Uniforms(root, Purpose.RESAMPLING, islands, needed)
+        return Outset(root, islands, kernel, output, uniforms)
 
     def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
         """Reweight and resample."""
@@ -147,9 +150,8 @@ class SMC(Tempered):
         tuning = tempered.next_tuning(problem, block, self.plan, within)
         # resample
         count = self.particles // self.chain
-        needed = 1 if self.resampling == "systematic" else count
-        uniforms = keys.uniforms(block.outset.root, Purpose.RESAMPLING, block.stage, block.islands, needed)
-        uniforms = np.broadcast_to(uniforms, (len(block.islands), count))
+        assert block.outset.uniforms is not None
+        uniforms = np.broadcast_to(block.outset.uniforms.at(block.stage), (len(block.islands), count))
         drawn = weights.resample(self.resampling, within[moving], uniforms[moving])
         ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
         ancestors[moving] = np.tile(drawn, self.chain)

@@ -15,7 +15,7 @@ from jax import Array
 from isles import checks, devices, expectations, weights
 from isles.adapt import Decorrelate
 from isles.kernels.base import Kernel, Tuning
-from isles.keys import Purpose, particle_keys
+from isles.keys import Purpose, Uniforms, particle_keys
 from isles.problem import Problem, State
 from isles.samplers import block as blocks
 from isles.samplers import mutation, read_back
@@ -30,6 +30,7 @@ class Outset(NamedTuple):
     islands: np.ndarray[Any, Any]  # (I,) their numbers in the run
     kernel: Static
     output: Output
+    uniforms: Uniforms | None = None  # of resampling
 
 
 class UnderWay(NamedTuple):
