@@ -148,8 +148,11 @@ def leapfrog_step(
     key_momentum, key_accept = threefry.split(key)
     step, scales = tuning.step_size, tuning.variances
     noise = threefry.normal(key_momentum, state.position.size, state.position.dtype)
-    momentum = noise / jnp.sqrt(scales) if scales.ndim == 1 else scales[1] @ noise
-    velocity = lambda momentum: scales * momentum if scales.ndim == 1 else scales[0] @ momentum
+    if scales.ndim == 1:
+        momentum, velocity = noise / jnp.sqrt(scales), lambda momentum: scales * momentum
+    else:
+        inverse = scales[0]  # outside the loop, which would copy it in every round
+        momentum, velocity = scales[1] @ noise, lambda momentum: inverse @ momentum
 
     def kick(state: State) -> Array:
         assert state.gradient is not None
