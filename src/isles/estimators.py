@@ -32,17 +32,21 @@ PREDICTED_ROWS = 128  # at a time, always: what a row is told does not depend on
 
 
 class _Network(BaseEstimator):  # type: ignore[misc]
-    """Settings and sampling that both estimators share."""
+    """Settings and sampling that both estimators share; the defaults are those of classes.
+
+    They were chosen inside training folds of four small data sets. A prior half as wide holds probabilities back
+    from 0 and 1; with these, chains that start at optima, and come from the other side, predict the same.
+    """
 
     def __init__(
         self,
         hidden: Any = (16,),
         *,
         activation: str = "relu",
-        prior_std: float = 2.0,
+        prior_std: float = 4.0,
         bias_prior_std: float | None = None,
-        particles: int = 64,
-        mutations: int = 10,
+        particles: int = 32,
+        mutations: int = 5,
         leapfrogs: int = 20,
         islands: int = 4,
         sampler: Sampler | None = None,
