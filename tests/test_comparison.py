@@ -126,7 +126,8 @@ def test_bde_reads_scores_and_shows(tmp_path: Path) -> None:
     fits.work(tmp_path / "results", [ours])
     (row,) = fits.read(tmp_path / "results")
     chains, steps = 2 * 2, 10 + 4
-    assert row["draws"] == chains * 5 and row["evaluations"] == chains * (1 + 20 + 1 + 64 + 5 * steps)
+    looks = 2 * (1 + 8)  # at the metric: two epochs each, after the climb and in burn-in while it adapts
+    assert row["draws"] == chains * 5 and row["evaluations"] == chains * (1 + 20 + 1 + looks + 64 + 5 * steps)
     # what the child process of bde would have left, with the scores of the other
     theirs = row["settings"] | {"method": "bde"}
     (tmp_path / "results" / "airfoil-bde-0.json").write_text(
