@@ -16,6 +16,7 @@ BENCHMARKS = {
     "peers_smc": "SMC against peers",
     "peers_mcmc": "MCMC against peers",
     "growth": "Growth and workers",
+    "memory": "Memory",
 }
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MARK = "<!-- figures: written by `make bench`, not by hand -->"

@@ -1,16 +1,12 @@
-"""How time and memory grow as particles, islands, rows and parameters double; and with workers."""
+"""How time grows as particles, islands, rows and parameters double; and with workers."""
 
 # ruff: noqa: E402
 from benchmarks import harness
 
 harness.one_core()
 
-import json
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,24 +14,11 @@ import numpy as np
 import isles
 from isles.models import CNN, MLP
 
-# for seconds, and for memory: there the sizes are such that what grows is more than the libraries themselves
 TIME = {"particles": 32, "islands": 1, "rows": 2000, "hidden": 16}
-MEMORY = {"particles": 64, "islands": 2, "rows": 2000, "hidden": 256}
-MEMORY_OF = {  # where what is held while the program is compiled would hide the first doublings
-    "islands": MEMORY | {"islands": 8},
-    "rows": {"particles": 8, "islands": 1, "rows": 50_000, "hidden": 16},
-}
 DOUBLINGS = 4
 INPUTS = 64
 GOAL = "≤ 1 (+0.05)"
 NAMES = {"particles": "N", "islands": "P", "rows": "n", "hidden": "d"}
-
-
-REAL = {
-    "MNIST CNN, n = 1,000": (CNN(), 1000, 10, 1),
-    "IMDb head, n = 25,000": (MLP(768, (128,), 2), 25_000, 2, 2),
-    "CIFAR-10 head, n = 50,000": (MLP(2048, (128,), 10), 50_000, 10, 4),
-}
 
 
 def case(particles: int, islands: int, rows: int, hidden: int, *, short: bool) -> tuple[isles.Problem, Any]:
@@ -49,43 +32,13 @@ def case(particles: int, islands: int, rows: int, hidden: int, *, short: bool) -
     return problem, lambda: isles.sample(problem, sampler, islands=islands, islands_per_block=1)
 
 
-def run_short(**sizes: int) -> dict[str, float]:
-    """Peak memory of a short run."""
-    case(**sizes, short=True)[1]()
-    return {"mib": peak_mib()}
-
-
-def run_real(name: str) -> dict[str, float]:
-    """Peak memory of a short SMC run with 32 particles on a network and data of the paper's sizes."""
-    network, rows, classes, _ = REAL[name]
-    shape = network.image if isinstance(network, CNN) else (network.inputs,)
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((rows, *shape), np.float32)
-    prior = isles.Gaussian(like=network.shapes(), std=0.01)
-    problem = isles.classification(network, prior, x, rng.integers(0, classes, rows))
-    isles.sample(problem, isles.SMC(isles.HMC(leapfrogs=1), particles=32, mutations=1, schedule=[1.0]))
-    return {"mib": peak_mib()}
-
-
-def peak_mib() -> float:
-    """Peak resident memory of this process; `getrusage` would add that of the process that started it."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
-def in_child(name: str | None = None, **sizes: Any) -> dict[str, float]:
-    """A run in a process of its own, so that its peak of memory is its own."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.growth", json.dumps(name or sizes)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def exponent(x: list[float], y: list[float]) -> float:
     """The exponent of a power law through the points."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def growth(report: harness.Report) -> None:
-    """Four doublings of each size: seconds, sizes in turn; and memory that is added to the smallest run's."""
+    """Four doublings of each size, in turn."""
     for name, symbol in NAMES.items():
         sizes = [TIME[name] << k for k in range(DOUBLINGS + 1)]
         cases = [case(**(TIME | {name: size}), short=False) for size in sizes]
@@ -98,28 +51,7 @@ def growth(report: harness.Report) -> None:
             f"{symbol} from {x[0]:.0f} to {x[-1]:.0f}", "exponent of seconds", harness.shown(spread), GOAL,
             spread["median"] <= 1.05, x=x, seconds=taken,
         )  # fmt: skip
-
-        base = MEMORY_OF.get(name, MEMORY)
-        sizes = [base[name] << k for k in range(DOUBLINGS + 1)]
-        mib = [in_child(**(base | {name: size}))["mib"] for size in sizes]
-        x = [float(INPUTS * h + h + 2 * h + 2) for h in sizes] if name == "hidden" else list(map(float, sizes))
-        # at least a MiB: noise of the allocator may make a run that needs no more look smaller
-        added = [max(later - mib[0], 1.0) for later in mib[1:]]
-        value = exponent([later - x[0] for later in x[1:]], added)
-        report.row(
-            f"{symbol} from {x[0]:.0f} to {x[-1]:.0f}", "exponent of added memory", f"{value:.2f}", GOAL,
-            value <= 1.05, x=x, mib=mib,
-        )  # fmt: skip
         report.write()  # all of it takes long
-
-
-def memory(report: harness.Report) -> None:
-    """Peak resident memory at the paper's sizes, program and libraries included."""
-    for name, (*_, limit) in REAL.items():
-        gib = in_child(name)["mib"] / 1024
-        report.row(
-            f"{name}, SMC with N = 32", "peak memory, GiB", f"{gib:.2f}", f"< {limit}", gib < limit, gib=gib
-        )
 
 
 def workers(report: harness.Report) -> None:
@@ -163,13 +95,9 @@ def workers(report: harness.Report) -> None:
 
 
 def main() -> None:
-    """All of it, or one run for `in_child`."""
-    if len(sys.argv) > 1:
-        asked = json.loads(sys.argv[1])
-        print(json.dumps(run_real(asked) if isinstance(asked, str) else run_short(**asked)))
-        return
+    """All of it."""
     report = harness.Report("growth")
-    for part in (memory, growth, workers):  # the last one takes all cores
+    for part in (growth, workers):  # the last one takes all cores
         part(report)
         report.write()
 
