@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -27,8 +26,6 @@ from sklearn import metrics as judge
 
 from study_pieces import ROOT, keep, without_pieces
 from truth import assert_same_but_for_rounding
-
-files_at_hand = pytest.mark.skipif("ISLES_DATA" not in os.environ, reason="ISLES_DATA is not set")
 
 
 @pytest.fixture
