@@ -12,6 +12,7 @@ import pytest
 
 import targets
 from clusters import Cluster, cluster
+from isles.samplers import pace
 from kills import compiled, compiled_folder, tally, traps
 
 __all__ = ["compiled", "compiled_folder", "tally", "traps"]
@@ -40,6 +41,12 @@ def nodes() -> Iterator[Cluster]:
     """A Ray cluster: one node that says it has three CPUs. Its tests are in the xdist group "ray", to share it."""
     with cluster(3) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def _first_piece_is_one_mutation() -> None:
+    """Where a test cuts a stage depends on no test before it."""
+    pace.pace_of.cache_clear()
 
 
 @pytest.fixture(autouse=True)

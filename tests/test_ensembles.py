@@ -73,7 +73,7 @@ def test_the_half_that_moves_sees_the_other_of_its_own_island() -> None:
     group = mutation.new_group(problem, static, states, None, tuning, np.ones(islands, bool))
     keys = jax.random.split(jax.random.key(0), particles * islands)
     dials, one = mutation.dials(problem, Watch(), 0), jnp.ones(islands)
-    group = mutation.mutate_piece(problem, static, group, one, keys, dials, np.int32(1))
+    group, _ = mutation.mutate_piece(problem, static, group, one, keys, dials, np.int32(1))
     at, first, second = np.asarray(group.states.position).T
     rows = np.arange(particles * islands)
     np.testing.assert_array_equal(at, rows + 1000)

@@ -77,7 +77,7 @@ def walk_together(kernel: Any, problem: Any, keys: Any, positions: Any, temperin
     )  # fmt: skip
     dials = mutation.dials(problem, kernel, 0)
     tempering = jnp.full(islands, tempering)
-    group = mutation.mutate_piece(problem, static, group, tempering, keys, dials, np.int32(STEPS))
+    group, _ = mutation.mutate_piece(problem, static, group, tempering, keys, dials, np.int32(STEPS))
     return group.states, group.acceptance / STEPS
 
 

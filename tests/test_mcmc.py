@@ -13,7 +13,7 @@ import pytest
 import isles
 import targets
 import truth
-from isles.samplers import mcmc, mutation
+from isles.samplers import mcmc, pace
 
 KERNELS = {
     "hmc": (isles.HMC(leapfrogs=5), 300, 20),
@@ -188,15 +188,16 @@ def test_stuck_chains_are_reported() -> None:
 
 
 def test_pieces_add_up_and_change_no_bit(small: targets.Conjugate, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = mutation.Static(isles.HMC(), 8, adapt_step=False, adapt_scale=False)
-    assert sum(mutation.pieces(1000, kernel)) == 1000
-    assert list(mutation.pieces(1000, kernel)) == [512, 488]  # goes on at the pace it found
-    assert list(mutation.pieces(0, kernel)) == []
+    program = pace.pace_of(0)
+    assert sum(pace.pieces(1000, program)) == 1000
+    assert list(pace.pieces(1000, pace.pace_of(0))) == [512, 488]  # goes on at the pace it found
+    assert list(pace.pieces(0, program)) == []
+    assert list(pace.pieces(3, pace.pace_of(1))) == [1, 2]  # another program
     sampler = isles.SMC(isles.HMC(trajectory=0.7), 32, isles.Decorrelate(0.3, max=20))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", isles.IslesWarning)
         whole = isles.sample(small.problem, sampler, islands=3, seed=4)
-        monkeypatch.setattr(mutation, "pieces", lambda total, kernel: iter([1] * total))
+        monkeypatch.setattr(pace, "pieces", lambda total, program: iter([1] * total))
         cut = isles.sample(small.problem, sampler, islands=3, seed=4)
     assert cut.positions.tobytes() == whole.positions.tobytes()
     assert cut.epochs == whole.epochs

@@ -121,6 +121,10 @@ class TestChunks:
         data = np.zeros((20_000, 1), np.float32)
         problem = Problem(STANDARD, wide, data)
         assert 16 <= problem.chunk_rows < 2000
+        assert (
+            problem.chunk_rows % (64 if problem.chunk_rows >= 128 else 16 if problem.chunk_rows >= 32 else 1) == 0
+        )
+        assert Problem(STANDARD, student, {"x": X, "y": Y}).chunk_rows == 103  # all of a few rows
         assert Problem(STANDARD, wide, data + 1).chunk_rows == problem.chunk_rows
 
     def test_the_default_chunk_sees_into_a_jitted_likelihood(self) -> None:

@@ -21,6 +21,7 @@ import targets
 from isles.engines import blocks
 from isles.engines.blocks import Done, Halted, Kept, Work, follow
 from isles.engines.local import Here
+from isles.samplers import pace
 from isles.samplers.block import BlockResult, Output
 from isles.store import files
 from isles.store.folder import BlockFolder, RunFolder, Saved
@@ -102,6 +103,7 @@ def test_a_block_that_is_halted_all_the_time_comes_to_the_same_end(
     checkpoints: list[Saved] = []
     epochs = [0]
     for _ in range(10_000):
+        pace.pace_of.cache_clear()  # as in a new process
         events = list(follow(work, 0, checkpoints, life_seen=True, halt=lambda: True))
         if isinstance(events[-1], Done):
             break

@@ -216,12 +216,12 @@ def test_reusing_the_seed_across_stages_is_caught(monkeypatch: pytest.MonkeyPatc
     schedule = np.linspace(0.1, 1, 10)
     sampler = isles.SMC(isles.MH(step_size=1.0, scale="identity"), 64, 1, schedule=schedule)
     truth.assert_moments(isles.sample(case.problem, sampler, islands=256), case.mean, case.covariance)
-    right = tempered.particle_keys
+    right = tempered.rows
 
     def always_stage_0(root: Any, purpose: Any, stage: Any, *rest: Any) -> Any:
         return right(root, purpose, 0, *rest)
 
-    monkeypatch.setattr(tempered, "particle_keys", always_stage_0)
+    monkeypatch.setattr(tempered, "rows", always_stage_0)
     wrong = isles.sample(case.problem, sampler, islands=256)
     with pytest.raises(AssertionError):
         truth.assert_moments(wrong, case.mean, case.covariance)

@@ -12,7 +12,7 @@ import targets
 import truth
 from isles import weights
 from isles.keys import root
-from isles.samplers import mutation
+from isles.samplers import mutation, pace
 from isles.samplers.block import Output
 
 SAMPLER = isles.SMC(isles.HMC(leapfrogs=5), particles=512, mutations=7, waste_free=True)
@@ -107,7 +107,7 @@ def test_while_falling_stops_when_correlations_no_longer_fall(small: targets.Con
         going &= (last - seen > 0.05).mean(axis=1) > 0.9
         last = seen
         np.testing.assert_array_equal(np.asarray(group.active), going)
-        block.outset.kernel.pace = 1
+        pace.pace_of.cache_clear()
     assert starts is not None
     posterior = isles.sample(small.problem, dataclasses.replace(sampler, particles=512), islands=64, seed=4)
     ran = np.isfinite(posterior.trace["mutations"])

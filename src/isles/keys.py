@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,25 @@ def particle_keys(
     root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any], particles: int
 ) -> Array:
     """One key a row, (I·N,), island by island."""
-    return _particle_keys(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32), particles)
+    return rows(root, purpose, stage, islands).keys(particles)
+
+
+def rows(root: Array, purpose: Purpose, stage: int, islands: np.ndarray[Any, Any]) -> Rows:
+    """`Rows` with the dtypes that keep compiled code reusable."""
+    return Rows(root, np.uint32(purpose), np.uint32(stage), np.asarray(islands, np.uint32))
+
+
+class Rows(NamedTuple):
+    """What the keys of rows are made of: a program of its own to make them takes longer than making them."""
+
+    root: Array
+    purpose: Any  # ()
+    stage: Any  # ()
+    islands: Any  # (I,)
+
+    def keys(self, particles: int) -> Array:
+        """`particle_keys`."""
+        return _particle_keys(self.root, self.purpose, self.stage, self.islands, particles)
 
 
 class Uniforms:

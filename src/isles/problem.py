@@ -26,6 +26,7 @@ SUM_BYTES = 1 << 22  # a gradient of all particles that no longer stays in cache
 SUM_ROW_BYTES = 1 << 15  # ... so that a chunk should have a row for each so many bytes of it
 SUM_ROWS = 1024  # enough rows, however long the gradient
 SUM_SHARE = 4  # and its intermediates take no more than so many gradients, so that memory grows like particles
+WHOLE = 64, 16, 8  # rows that fill vector registers: a chunk of at least two times so many is a multiple
 JACOBIAN_BYTES = 1 << 13  # of one particle, that a chunk may always take
 USUAL_PARTICLES = 32  # evaluated together, until `for_particles` says how many
 
@@ -182,7 +183,9 @@ class Problem:
         gradient = particles * self.dimension * self.dtype.itemsize
         affordable = SUM_SHARE * gradient // max(particles * self.row_bytes, 1)
         pays = min(gradient // SUM_ROW_BYTES, SUM_ROWS, affordable) if gradient > SUM_BYTES else 8
-        return int(np.clip(fits, pays, max(self.rows, SUM_ROWS)))
+        rows = int(np.clip(fits, pays, max(self.rows, SUM_ROWS)))
+        steps = WHOLE if rows < self.rows else ()
+        return next((rows - rows % step for step in steps if rows >= 2 * step), rows)
 
     def on(self, mesh: Mesh) -> Problem:
         """The same problem on several devices: particles on the axis "particles", rows of data on "data".

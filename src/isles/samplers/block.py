@@ -16,7 +16,7 @@ from isles import devices
 from isles.kernels.base import Kernel
 from isles.layout import Params
 from isles.problem import Problem, State
-from isles.samplers.mutation import Pause, never
+from isles.samplers.pace import Pause, never
 
 Record = dict[str, np.ndarray[Any, Any]]  # one stage: name -> (I,)
 

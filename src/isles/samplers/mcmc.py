@@ -17,10 +17,11 @@ from isles.kernels import HMC, Kernel
 from isles.keys import Purpose, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import burn_in, mutation, read_back, starts
+from isles.samplers import burn_in, mutation, pace, read_back, starts
 from isles.samplers.block import BlockResult, Output, Record
 from isles.samplers.chains import MCMCBlock, Outset
-from isles.samplers.mutation import Draws, Group, Pace, Pause, Static, never
+from isles.samplers.mutation import Draws, Group, Seen, Static
+from isles.samplers.pace import Pace, Pause, never
 
 BUFFER_BYTES = 1 << 26  # of draws held on the device at a time
 THINNED_DRAWS = 1000  # kept of each chain by keep="thinned"
@@ -206,10 +207,10 @@ class MCMC:
             if not block.cut:
                 group, spent = burn_in.learn(problem, self, group, block.burnt_in)
                 block = dataclasses.replace(block, epochs=block.epochs + spent)
-            group, done = mutation.mutate(problem, kernel, group, tempering, keys, dials, until, pause)
-            if not done:
+            group, seen = mutation.mutate(problem, kernel, group, tempering, keys, dials, until, pause)
+            if seen is None:
                 return dataclasses.replace(block, group=group, cut=True)
-            return self._close(problem, block, group, burnt_in=until)
+            return self._close(block, group, seen, burnt_in=until)
         rows = len(block.islands) * self.chains
         size = self._buffered(problem, block.islands)
         count = min(size, self.draws - block.drawn)
@@ -217,7 +218,7 @@ class MCMC:
             group, buffer, filled = mutation.go_on(block.group), mutation.empty_draws(problem, size, rows), 0
         else:
             (group, buffer), filled = mutation.copied((block.group, block.buffer)), block.filled
-        for piece in mutation.pieces(count - filled, kernel):
+        for piece in pace.pieces(count - filled, kernel.pace(problem, group, self.thin)):
             group, buffer = mutation.draw_chain(
                 problem, kernel, group, buffer, tempering, keys, dials,
                 np.int32(self.thin), np.int32(block.drawn + filled), np.int32(filled), np.int32(piece),
@@ -227,7 +228,8 @@ class MCMC:
             if filled < count and pause():
                 return dataclasses.replace(block, group=group, buffer=buffer, filled=filled, cut=True)
         block = self._record_draws(problem, block, jax.device_get(buffer), count)
-        return self._close(problem, block, group, drawn=block.drawn + count)
+        seen = mutation.read(problem, group, self.chains)
+        return self._close(block, group, seen, drawn=block.drawn + count)
 
     def _climb(self, problem: Problem, block: MCMCBlock, climb: Climb, pause: Pause) -> MCMCBlock:
         """Toward where chains start; one whose end has no likelihood starts at its prior draw."""
@@ -314,10 +316,9 @@ class MCMC:
             block, kept=kept, sums=sums, sum_weights=total_weight, lost=lost, rounding=rounding
         )
 
-    def _close(self, problem: Problem, block: MCMCBlock, group: Group, **changes: Any) -> MCMCBlock:
+    def _close(self, block: MCMCBlock, group: Group, seen: Seen, **changes: Any) -> MCMCBlock:
         """Write down what the group of steps showed."""
         islands = len(block.islands)
-        seen = mutation.read(problem, group, self.chains)
         evaluations, nonfinite = seen.evaluations, seen.nonfinite
         late = block.burnt_in >= self.adapt_until
         late_acceptance = block.late_acceptance + late * seen.acceptance.astype(np.float64).reshape(islands, -1)

@@ -19,7 +19,7 @@ from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import mutation, proposals, read_back
 from isles.samplers.block import BlockResult, Output, Record, Status
-from isles.samplers.mutation import Pace, Pause, never
+from isles.samplers.pace import Pace, Pause, never, pieces
 from isles.samplers.proposals import Chains, Dials, Points
 
 BUFFER_BYTES = 1 << 26  # of points held on the device at a time
@@ -194,7 +194,7 @@ class MPMCMC:
             chains, buffer, filled = proposals.go_on(block.chains), None, 0
             if not burning:
                 buffer = proposals.empty_points(problem, size, len(block.islands), self.proposals + 1)
-        for piece in mutation.pieces(count - filled, block.outset.pace):
+        for piece in pieces(count - filled, block.outset.pace):
             chains, buffer = proposals.walk(
                 problem, chains, buffer, block.outset.keys, block.outset.dials,
                 np.int32(filled), np.int32(piece), self.proposals,

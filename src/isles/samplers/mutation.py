@@ -6,8 +6,6 @@ and where a group of mutations is cut does not change a bit.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,15 +17,12 @@ from jax import Array
 from isles import adapt, devices, threefry
 from isles.compiling import ByLength
 from isles.kernels.base import Kernel, Tuning
+from isles.keys import Rows
 from isles.problem import Problem, State
-from isles.samplers import moves
+from isles.samplers import moves, pace
+from isles.samplers.pace import Pace, Pause
 
-Pause = Callable[[], bool]  # whether work that can be cut shall be, for a checkpoint
-
-
-def never() -> bool:
-    """No pause."""
-    return False
+Look = tuple[Array, Array]  # floats and counts of a group, each in one array
 
 
 class Group(NamedTuple):
@@ -47,13 +42,7 @@ class Group(NamedTuple):
     nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
 
 
-class Pace:
-    """What work of a kind goes to the device at a time. What is computed does not depend on it."""
-
-    pace = 1  # mutations or steps that take about half a second
-
-
-class Static(Pace):
+class Static:
     """A kernel and the shape of its use, as jit's static argument: equal programs share compiled code."""
 
     def __init__(
@@ -71,6 +60,7 @@ class Static(Pace):
         self.chain = chain  # particles that are states of one chain, one a mutation, in waste-free SMC; else 1
         self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
         self.keep_start = keep_start or bool(decorrelate)
+        self.settings = repr(kernel)  # programs may share code and yet take longer, with more leapfrogs
         # a subclass that does not say what its step reads may read anything
         program = kernel.program() if "program" in vars(type(kernel)) else kernel
         self.identity = (
@@ -83,6 +73,10 @@ class Static(Pace):
             self.keep_start,
             chain,
         )
+
+    def pace(self, problem: Problem, group: Group, thin: int = 0) -> Pace:
+        """Of mutations of such a group, or of draws that are so many mutations apart."""
+        return pace.pace_of(hash((self, self.settings, jax.tree.structure(problem), group.active.shape, thin)))
 
     def __hash__(self) -> int:
         return hash(self.identity)
@@ -155,53 +149,47 @@ def mutate(
     kernel: Static,
     group: Group,
     tempering: Any,
-    keys: Array,
+    keys: Array | Rows,
     dials: Dials,
     until: int,
     pause: Pause,
-) -> tuple[Group, bool]:
+) -> tuple[Group, Seen | None]:
     """Mutations up to `until` of every active island, at tempering (I,), with keys (I·N,), in place.
 
     Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between, and a pause
-    may be asked for. Returned is also whether the work is done.
+    may be asked for. Returned is also what is seen once all is done; None after a pause.
     """
-    done = int(group.mutation)
+    done, look = int(group.mutation), None
     left = until - done
     # processes that share an island have to cut alike, whatever their clocks say
-    for piece in [left] if devices.spans_processes(problem.mesh) else pieces(left, kernel):
+    for piece in (
+        [left] if devices.spans_processes(problem.mesh) else pace.pieces(left, kernel.pace(problem, group))
+    ):
         done += piece
-        group = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
+        group, look = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
+        jax.block_until_ready(look)  # the pace is of work, not of asking for it
         if done < until:
             if not devices.fetch(group.active).any():
                 break
             if pause():
-                return group, False
-    return group, True
-
-
-def pieces(total: int, program: Pace) -> Iterator[int]:
-    """Sizes that add up to `total`, chosen while they are worked off so that each takes about half a second.
-
-    They begin where the last call on the same program ended.
-    """
-    while total > 0:
-        size = min(program.pace, total)
-        start = time.perf_counter()
-        yield size
-        seconds = time.perf_counter() - start
-        total -= size
-        if seconds > 1:
-            program.pace = max(size // 2, 1)
-        elif seconds < 0.25 and size == program.pace:
-            program.pace *= 2
+                return group, None
+    return group, read(problem, group, kernel.particles, look)
 
 
 @partial(ByLength, static_argnames="kernel", donate_argnames="group")
 def mutate_piece(
-    problem: Problem, kernel: Static, group: Group, tempering: Array, keys: Array, dials: Dials, until: Array
-) -> Group:
-    """Mutations up to `until` as one program."""
-    return _mutate(problem, kernel, group, tempering, keys, dials, until)
+    problem: Problem,
+    kernel: Static,
+    group: Group,
+    tempering: Array,
+    keys: Array | Rows,
+    dials: Dials,
+    until: Array,
+) -> tuple[Group, Look]:
+    """Mutations up to `until`, and a look at the end, as one program."""
+    row_keys = keys.keys(kernel.particles) if isinstance(keys, Rows) else keys
+    group = _mutate(problem, kernel, group, tempering, row_keys, dials, until)
+    return group, _summary(problem, group, kernel.particles)
 
 
 def _mutate(
@@ -352,9 +340,9 @@ class Seen(NamedTuple):
     memory: np.ndarray[Any, Any] | None  # (I,) correlation with the stage's start, averaged over coordinates
 
 
-def read(problem: Problem, group: Group, particles: int) -> Seen:
-    """A look at a group. On small problems programs and transfers take longer than their content: one and two."""
-    numbers, counts = devices.fetch(_look(problem, group, particles))
+def read(problem: Problem, group: Group, particles: int, look: Look | None = None) -> Seen:
+    """A `look` at a group, on the host. On small problems transfers take longer than their content: two."""
+    numbers, counts = devices.fetch(_look(problem, group, particles) if look is None else look)
     islands = len(group.moved)
     rows = islands * particles
     high, low, acceptance, by_island = np.split(numbers, [rows, 2 * rows, 3 * rows])
@@ -367,7 +355,11 @@ def read(problem: Problem, group: Group, particles: int) -> Seen:
 
 
 @partial(ByLength, static_argnums=2)
-def _look(problem: Problem, group: Group, particles: int) -> tuple[Array, Array]:
+def _look(problem: Problem, group: Group, particles: int) -> Look:
+    return _summary(problem, group, particles)
+
+
+def _summary(problem: Problem, group: Group, particles: int) -> Look:
     memory = []
     if group.start is not None:
         by_island = lambda x: x.reshape(-1, particles, x.shape[-1])

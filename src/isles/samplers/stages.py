@@ -10,7 +10,7 @@ from jax import Array
 from isles.problem import Problem
 from isles.samplers import tempered
 from isles.samplers.block import BlockResult, Output
-from isles.samplers.mutation import Pause, never
+from isles.samplers.pace import Pause, never
 from isles.samplers.tempered import Outset, TemperedBlock
 
 

@@ -16,7 +16,8 @@ from isles.kernels import HMC
 from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem, State
 from isles.samplers import mutation
-from isles.samplers.mutation import Group, Pace, Pause, Static, pieces
+from isles.samplers.mutation import Group, Static
+from isles.samplers.pace import Pace, Pause, never, pieces
 
 if TYPE_CHECKING:
     from isles.samplers.mcmc import MCMC
@@ -71,7 +72,7 @@ def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, step
         short = short._replace(mutation=jnp.zeros_like(short.mutation))
         round_keys = jax.vmap(jax.random.fold_in, (0, None))(row_keys, np.uint32(done))
         dials = mutation.dials(problem, hmc, count)
-        short, _ = mutation.mutate(problem, kernel, short, tempering, round_keys, dials, count, mutation.never)
+        short, _ = mutation.mutate(problem, kernel, short, tempering, round_keys, dials, count, never)
     return short._replace(tuning=short.tuning._replace(length=group.tuning.length))
 
 

@@ -15,12 +15,13 @@ from jax import Array
 from isles import checks, devices, expectations, weights
 from isles.adapt import Decorrelate
 from isles.kernels.base import Kernel, Tuning
-from isles.keys import Purpose, Uniforms, particle_keys
+from isles.keys import Purpose, Uniforms, particle_keys, rows
 from isles.problem import Problem, State
 from isles.samplers import block as blocks
 from isles.samplers import mutation, read_back
 from isles.samplers.block import BlockResult, Output, Plan, Record, Status, last_mean
-from isles.samplers.mutation import Group, Pause, Static
+from isles.samplers.mutation import Group, Seen, Static
+from isles.samplers.pace import Pause
 
 
 class Outset(NamedTuple):
@@ -221,25 +222,19 @@ def mutate(problem: Problem, block: TemperedBlock, pause: Pause) -> TemperedBloc
     """Mutate until the stage is done, which closes it with a record, or until `pause` asks to stop."""
     stage = block.under_way
     assert stage is not None
-    kernel, particles = block.outset.kernel, block.outset.kernel.particles
-    keys = particle_keys(block.outset.root, Purpose.MUTATION, block.stage, block.islands, particles)
+    kernel = block.outset.kernel
+    keys = rows(block.outset.root, Purpose.MUTATION, block.stage, block.islands)
     dials = mutation.dials(problem, kernel.kernel, stage.mutations, stage.threshold or 0.0)
     tempering = stage.tempering.astype(problem.dtype)
-    group, done = mutation.mutate(problem, kernel, stage.group, tempering, keys, dials, stage.mutations, pause)
+    group, seen = mutation.mutate(problem, kernel, stage.group, tempering, keys, dials, stage.mutations, pause)
     stage = stage._replace(group=group)
     block = dataclasses.replace(block, states=group.states, under_way=stage)
-    return _close(problem, block, stage) if done else block
+    return block if seen is None else _close(problem, block, stage, seen)
 
 
-def _close(problem: Problem, block: TemperedBlock, stage: UnderWay) -> TemperedBlock:
-    kernel, particles, group, tempering = (
-        block.outset.kernel,
-        block.outset.kernel.particles,
-        stage.group,
-        stage.tempering,
-    )
+def _close(problem: Problem, block: TemperedBlock, stage: UnderWay, seen: Seen) -> TemperedBlock:
+    kernel, group, tempering = block.outset.kernel, stage.group, stage.tempering
     moving = block.tempering < 1
-    seen = mutation.read(problem, group, particles)
     log_likelihood, moved, epochs = seen.log_likelihood, seen.moved, seen.evaluations
     nonfinite = seen.nonfinite.sum(axis=1)
     record = stage.record | {
