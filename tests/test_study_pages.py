@@ -82,6 +82,14 @@ def test_free_parameters_page_from_made_up_pieces(own: Path) -> None:
     assert free_parameters.STAGES * low.facts["M"] * 2 == pytest.approx(722, rel=0.05)
 
 
+def test_notes_stand_before_the_tables(own: Path) -> None:
+    chosen = study.load("evidence", "standard", own)
+    (chosen.folder / "notes.md").write_text("## Against the paper\n\nIt is as it says.\n")
+    page.write(chosen)
+    said = (chosen.folder / "README.md").read_text()
+    assert said.index("figure.svg") < said.index("\n## Against the paper\n\nIt is as it says.\n\n## Ẑ/Z")
+
+
 def test_evidence_page_from_made_up_pieces(own: Path) -> None:
     """Biases of 8/N, of a third of that at every N, of none, and of none where one is due."""
     chosen = study.load("evidence", "standard", own)

@@ -137,6 +137,7 @@ def _draw(figure: Any, *, facts: Mapping[str, Any], sizes: Sequence[int]) -> Non
         if axis.lines:
             axis.set_xscale("log")
             axis.set_xticks(sizes, [str(n) for n in sizes])
+            axis.minorticks_off()
             axis.axhline(0, color="0.7", linewidth=0.8, zorder=0)
             axis.legend(fontsize=6)
     panels[0].set_ylabel("Ẑ/Z − 1")

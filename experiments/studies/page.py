@@ -94,6 +94,7 @@ def text(study: Study, results: dict[str, Any], story: Story) -> str:
         f"{results['particle_epochs']:.3g} particle-epochs in {results['core_seconds'] / 3600:.2f} core hours. "
         f"All that is here follows from the files in [pieces](pieces).",
         "![what was measured](figure.svg)",
+        *_notes(study),
         *story.sections,
         f"## What was left out\n\n{study.left_out}",
     ]
@@ -101,6 +102,12 @@ def text(study: Study, results: dict[str, Any], story: Story) -> str:
         listed = "\n".join(f"- {message}" for message in results["warnings"])
         parts.append(f"## What the runs said themselves\n\nOne message of each kind:\n\n{listed}")
     return "\n\n".join(parts) + "\n"
+
+
+def _notes(study: Study) -> list[str]:
+    """What we make of it, if somebody has written it down."""
+    path = study.folder / "notes.md"
+    return [path.read_text().strip()] if path.exists() else []
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
