@@ -41,6 +41,7 @@ KERNELS: dict[str, Any] = {
     "hmc, trajectory": (isles.HMC(trajectory=2.0), (0.68, 0.75)),
     "hmc, scaled": (isles.HMC(leapfrogs=3), (0.8, 1.25)),
     "hmc, dense": (isles.HMC(leapfrogs=3), (0.8, 1.25)),
+    "hmc, blocks": (isles.HMC(leapfrogs=3), (0.78, 0.8)),
     "mala": (isles.MALA(), (0.7, 0.9)),
     "smmala": (isles.SmMALA(fisher=some_metric), (1.3, 1.6)),
     "mh": (isles.MH(), (0.5, 1.0)),
@@ -97,7 +98,12 @@ def step_many(
     if scales == "dense":  # an inverse mass with correlations, and the factor of the mass
         inverse = np.diag(np.linspace(0.3, 0.9, problem.dimension)) + 0.2 * np.eye(problem.dimension)[::-1]
         factor = np.linalg.cholesky(np.linalg.inv(inverse))
-        tuning = tuning._replace(variances=jnp.asarray(np.stack([inverse, factor]), problem.dtype))
+        tuning = tuning._replace(variances=jnp.asarray(np.stack([inverse, factor])[:, None], problem.dtype))
+    if scales == "blocks":  # two of them, the second filled up
+        size = -(-problem.dimension // 2)
+        inverses = np.stack([np.eye(size) * 0.5 + 0.3 * np.eye(size)[::-1], np.eye(size) * 0.7])
+        factors = np.linalg.cholesky(np.linalg.inv(inverses))
+        tuning = tuning._replace(variances=jnp.asarray(np.stack([inverses, factors]), problem.dtype))
 
     keys = jax.random.split(jax.random.key(seed), len(positions))
     start = jnp.asarray(positions, problem.dtype)

@@ -167,10 +167,13 @@ def inner(problem: Problem) -> Likelihood | None:
     return found.likelihood if isinstance(found, Masked) else known(problem)
 
 
-def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
+def fisher(
+    likelihood: Likelihood, problem: Problem, position: Array, blocks: tuple[int, int] | None = None
+) -> Array:
     """Expected Fisher information (d, d) of the rows of data: Σ_rows Σ_k w_k ∇v_k ∇v_kᵀ.
 
-    v and w, both (rows, k), are what `likelihood.information` gives. A row costs k backward passes.
+    v and w, both (rows, k), are what `likelihood.information` gives. A row costs k backward passes. With `blocks`,
+    their number n and the parameters b of each, only those along the diagonal, (n, b, b), filled up with zeros.
     """
     layout = problem.layout
 
@@ -187,7 +190,11 @@ def fisher(likelihood: Likelihood, problem: Problem, position: Array) -> Array:
         slopes, scales = jax.vmap(row)(batch[0])  # (rows, k, d), (rows, k)
         for counts in batch[2:]:  # of `Masked`
             scales = jnp.where(counts[:, None], scales, 0)
-        return jnp.einsum("rk,rki,rkj->ij", scales, slopes, slopes)
+        if blocks is None:
+            return jnp.einsum("rk,rki,rkj->ij", scales, slopes, slopes)
+        slopes = jnp.pad(slopes, ((0, 0), (0, 0), (0, blocks[0] * blocks[1] - slopes.shape[2])))
+        slopes = slopes.reshape(*scales.shape, *blocks)
+        return jnp.einsum("rk,rkni,rknj->nij", scales, slopes, slopes)
 
     slope_bytes = outputs(likelihood, problem) * problem.dimension * problem.dtype.itemsize
     return problem.sum_matrix(matrix, position, row_bytes=3 * slope_bytes)

@@ -90,7 +90,7 @@ class Kernel:
 
     @property
     def learns_metric(self) -> bool:
-        """Whether `tuning.variances` are the matrices of `hmc.metric`, which burn-in learns."""
+        """Whether `tuning.variances` are the matrices of `metric.fitted`, which burn-in learns."""
         return False
 
     @property

@@ -10,14 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.linalg import solve_triangular
 
 from isles import checks, likelihoods, threefry
-from isles.kernels import base
+from isles.kernels import base, metric
 from isles.kernels.base import Info, Kernel, Tuning
 from isles.problem import Problem, State
-
-MAX_DENSE = 4096  # parameters of a dense mass: two matrices of 64 MB an island
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,12 @@ class HMC(Kernel):
     variances of the island's chains during burn-in. The step size follows the mean acceptance of the island by
     stochastic approximation after each step. Both stand while particles move, and act forward only.
 
-    With `mass="fisher"`, for MCMC, M₀ is dense: λF + C₀⁻¹ of the Fisher information F where an island's chains
-    stand and the prior's precision, looked at twenty times in burn-in at most and averaged with weights that halve
-    from a look to the one before. Steps then fit directions that are stiff for many parameters
-    together, as those of deep networks are. An optimum has a metric of its own: give each chain an island,
-    `chains=1`. A look costs k epochs, as for SmMALA, and O(rows · k · d² + d³) arithmetic; a leapfrog d² more; an
-    island holds two d × d matrices.
+    With `mass="fisher"`, for MCMC, M₀ is λF + C₀⁻¹ of the Fisher information F where an island's chains stand and
+    the prior's precision, in blocks of at most b = 256 neighbours among the parameters; dense, if there are no
+    more. It is looked at twenty times in burn-in at most and averaged with weights that halve from a look to the
+    one before. Steps then fit directions that are stiff for many parameters together, as those of deep networks
+    are. An optimum has a metric of its own: give each chain an island, `chains=1`. A look costs k epochs, as for
+    SmMALA, and O(rows · k · d b + d b²) arithmetic; a leapfrog d b more; an island holds 2 d b numbers.
 
     Args:
         trajectory: τ; L = max(1, floor(τ/ε)), at most `max_leapfrogs`. In the parameters' own units.
@@ -50,7 +47,7 @@ class HMC(Kernel):
             (smallest prior std) · d^{-1/4}, or · 1.65 d^{-1/6} where L is 1.
         target_acceptance: mean acceptance probability that adaptation aims at.
         mass: M₀: `"identity"`; `"population"`, the inverse variances of the particles; `"fisher"`, for chains from
-            optima of about a thousand parameters; or a diagonal, as a number or a pytree like the parameters.
+            optima of small networks; or a diagonal, as a number or a pytree like the parameters.
         max_leapfrogs: limit on L with `trajectory`; a run reports when it was binding.
     """
 
@@ -79,18 +76,11 @@ class HMC(Kernel):
         base.check_settings(self)
 
     def check(self, problem: Problem) -> None:
-        """A Fisher metric needs a likelihood that isles knows, and two (d, d) matrices."""
-        if not self.learns_metric:
-            return
-        if likelihoods.inner(problem) is None:
+        """A Fisher metric needs a likelihood that isles knows."""
+        if self.learns_metric and likelihoods.inner(problem) is None:
             raise ValueError(
                 "mass='fisher' needs the Fisher information, and this problem's log_likelihood is a function of "
                 "your own; build the problem with isles.classification or isles.regression"
-            )
-        if problem.dimension > MAX_DENSE:
-            raise ValueError(
-                f"mass='fisher' holds dense matrices, for at most {MAX_DENSE} parameters; this problem has "
-                f"{problem.dimension}: use mass='population' or 'identity'"
             )
 
     def step(
@@ -152,7 +142,8 @@ def leapfrog_step(
         momentum, velocity = noise / jnp.sqrt(scales), lambda momentum: scales * momentum
     else:
         inverse = scales[0]  # outside the loop, which would copy it in every round
-        momentum, velocity = scales[1] @ noise, lambda momentum: inverse @ momentum
+        momentum = metric.product(scales[1], noise)
+        velocity = lambda momentum: metric.product(inverse, momentum)
 
     def kick(state: State) -> Array:
         assert state.gradient is not None
@@ -198,25 +189,5 @@ def first_tuning(kernel: Any, problem: Problem, factor: float, length: float) ->
     if step_size is None:
         step_size = float(np.sqrt(np.min(prior_variances / variances))) * factor
     if kernel.learns_metric:
-        variances = np.stack([np.diag(variances), np.diag(variances**-0.5)])
+        variances = metric.diagonal(variances)
     return base.tuning(problem, step_size, variances, length)
-
-
-def metric(
-    problem: Problem, positions: Array, tempering: Array, scales: Array, precision: Array, share: Array
-) -> Array:
-    """M₀⁻¹ and C, (2, d, d), with M₀ = CCᵀ = share · (λ F + precision) + (1 − share) · what it was.
-
-    F is the Fisher information's mean over positions (N, d), `precision` (d,) the prior's. Where a point without a
-    likelihood, or rounding, leaves no positive definite matrix, `scales` stay.
-    """
-    likelihood = likelihoods.inner(problem)
-    assert likelihood is not None
-    add = lambda total, position: (total + likelihoods.fisher(likelihood, problem, position), None)
-    eye = jnp.eye(problem.dimension, dtype=problem.dtype)
-    fisher = jax.lax.scan(add, jnp.zeros_like(eye), positions)[0] / len(positions)
-    mass = share * (tempering * fisher + jnp.diag(precision)) + (1 - share) * scales[1] @ scales[1].T
-    factor = jnp.linalg.cholesky(mass)
-    inverse = solve_triangular(factor, eye, lower=True)
-    found = jnp.stack([inverse.T @ inverse, factor])
-    return jnp.where(jnp.isfinite(found).all(), found, scales)

@@ -1,4 +1,4 @@
-"""What burn-in does between steps: its tempering rises to 1, and dense masses follow the Fisher information."""
+"""What burn-in does between steps: its tempering rises to 1, and masses follow the Fisher information."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from isles import likelihoods
-from isles.kernels import hmc
+from isles.kernels import metric
 from isles.problem import Problem
 from isles.samplers.mutation import Group
 
@@ -42,7 +42,7 @@ def learn(problem: Problem, sampler: MCMC, group: Group, burnt_in: int) -> tuple
 def _look(problem: Problem, group: Group, tempering: Array, precision: Array, share: Array, chains: int) -> Array:
     """Island by island: the slopes of all rows of one of them are large already."""
     positions = group.states.position.reshape(-1, chains, problem.dimension)
-    one = lambda of: hmc.metric(problem, of[0], tempering, of[1], precision, share)
+    one = lambda of: metric.fitted(problem, of[0], tempering, of[1], precision, share)
     return jax.lax.map(one, (positions, group.tuning.variances))
 
 
