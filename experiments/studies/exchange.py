@@ -76,7 +76,13 @@ def tell(ran: Sequence[Ran]) -> Story:
     ]
     facts = {
         "mse": {
-            each.cell.name: {"evidence": mse(each), "equal": mse(each, "equal"), "realizations": each.realizations}
+            each.cell.name: {
+                "evidence": mse(each),
+                "equal": mse(each, "equal"),
+                "realizations": each.realizations,
+                "median": float(np.median(each.errors("evidence"))),
+                "log_evidence_variance": _spread(each),
+            }
             for each in ran
             if each
         },
