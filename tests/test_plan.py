@@ -153,6 +153,11 @@ def test_every_sampler_has_a_price(sampler: Any, parallel: int) -> None:
     assert found.seconds == pytest.approx(5 + parallel * 48 / 100), "the second block is half as large"
 
 
+def test_looks_at_a_metric_are_named() -> None:
+    sampler = isles.MCMC(isles.HMC(leapfrogs=4, mass="fisher"), chains=16, burn_in=10, draws=6, thin=2)
+    assert "Looks at the metric" in str(forecast(sampler, MEASURED, islands=3, islands_per_block=2, workers=1))
+
+
 def test_failures_make_a_range_and_count_against_retries() -> None:
     sure = forecast(SMC, MEASURED, islands=8, islands_per_block=1, workers=4)
     found = forecast(SMC, MEASURED, islands=8, islands_per_block=1, workers=4, failures_per_hour=100, retries=0)

@@ -197,6 +197,11 @@ def forecast(
         notes += (
             "Finding starts takes gradients, and is counted as if they cost no more than the kernel's epochs.",
         )
+    if isinstance(sampler, MCMC) and sampler.kernel.learns_metric:
+        notes += (
+            "Looks at the metric in burn-in, twenty at most, are not counted: each takes as many epochs as a row of "
+            "data has numbers that the network predicts.",
+        )
     first = 1 if isinstance(sampler, MPMCMC) else sampler.width  # prior draws of an island
     sizes = [min(islands_per_block, islands - first) for first in range(0, islands, islands_per_block)]
     # a last block that is smaller is counted as if each particle cost the same
