@@ -199,8 +199,8 @@ def forecast(
         )
     if isinstance(sampler, MCMC) and sampler.kernel.learns_metric:
         notes += (
-            "Looks at the metric in burn-in, twenty at most, are not counted: each takes as many epochs as a row of "
-            "data has numbers that the network predicts.",
+            "Looks at the metric in burn-in, twenty at most, are not counted: each takes as many epochs as a row "
+            "of data has numbers that the network predicts.",
         )
     first = 1 if isinstance(sampler, MPMCMC) else sampler.width  # prior draws of an island
     sizes = [min(islands_per_block, islands - first) for first in range(0, islands, islands_per_block)]

@@ -1,0 +1,117 @@
+"""`python -m experiments.choosing`: the tables of docs/choosing.md, from what studies have found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from experiments.studies.page import number, table
+
+ROOT = Path(__file__).parent
+PAGE = ROOT.parent / "docs" / "choosing.md"
+MARK = "<!-- tables: written by `python -m experiments.choosing`, not by hand -->"
+
+
+def found(name: str) -> Any:
+    """The tables of a study that was run; nothing for one that was not."""
+    path = ROOT / name / "results.json"
+    return json.loads(path.read_text())["tables"] if path.exists() else {}
+
+
+def spread(one: Any) -> str:
+    """Variance of log Z over islands."""
+    value = one["log_evidence_variance"]
+    return "" if value is None or np.isnan(value) else f"{value:.2g}"
+
+
+def how_long() -> str:
+    """M at N = 32 on the Gaussian of the exchange study."""
+    cells = found("exchange")["mse"]
+    of = {m: cells[f"trade-n32-m{m}"] for m in (1, 2, 4, 8, 16, 32, 64)}
+    rows = [[m, number(one["evidence"]), number(one["equal"]), spread(one)] for m, one in of.items()]
+    return (
+        "## Mutations, measured\n\n32 islands of 32 particles, pCN, a Gaussian in 16 dimensions with precise "
+        "data: MSE.\n\n" + table(["M", "evidence weights", "equal weights", "Var log Z"], rows)
+    )
+
+
+def how_many() -> str:
+    """N against P at NP = 65,536."""
+    cells = found("exchange")["mse"]
+    rows = []
+    for p in (1, 16, 64, 256, 1024, 2048, 4096, 8192, 16384):
+        one = cells[f"large-n{65_536 // p}-m16"]
+        rows.append([65_536 // p, p, number(one["median"]), spread(one)])
+    return (
+        "## Particles and islands, measured\n\nThe same Gaussian, 65,536 particles in all, M = 16: median "
+        "error.\n\n" + table(["N", "P", "evidence weights", "Var log Z"], rows)
+    )
+
+
+def which() -> str:
+    """One mode, several modes."""
+    labels = {
+        "smc-hmc": "SMC∥-HMC",
+        "smc-pcn": "SMC∥-pCN",
+        "hmc-parallel": "HMC∥",
+        "pcn-parallel": "pCN∥",
+        "ais": "AIS",
+    }
+    credit = [[label, number(found("credit")[name]["variance"][-1])] for name, label in labels.items()]
+    mixture = found("singletons")
+    names = {
+        "mixture-smc-m4-n512": "SMC, M = 4, N = 512",
+        "mixture-smc-m16-n512": "SMC, M = 16, N = 512",
+        "mixture-parallel-b128-l65536": "HMC chains of 128 steps",
+        "mixture-hmc-l65536": "HMC, one chain",
+    }
+    two = [[label, number(mixture[name]["mse"]), number(mixture[name]["epochs"])] for name, label in names.items()]
+    return (
+        "## SMC∥ and MCMC∥, measured\n\nOne mode: logistic regression, 64 processes of 32 particles or chains, "
+        "about 2000 evaluations a particle.\n\n"
+        + table(["method", "variance of the posterior mean"], credit)
+        + "\n\nTwo modes: a mixture of Gaussians in 16 dimensions.\n\n"
+        + table(["method", "MSE", "epochs"], two)
+    )
+
+
+def ensembles() -> str:
+    """Scores over cost; nothing as long as the study was not run."""
+    rows = []
+    for label, one in found("ensembles").items():
+        scores = [number(float(np.mean(one[name]))) for name in ("accuracy", "nll", "ece", "auroc")]
+        rows.append([label, *scores, f"{one['total_epochs']:.3g}"])
+    if not rows:
+        return ""
+    body = table(["method", "accuracy", "NLL", "ECE", "AUROC", "epochs"], rows)
+    return "## Deep ensembles, measured\n\nMNIST, a convolutional network, 1000 training images.\n\n" + body
+
+
+def warnings() -> Iterator[str]:
+    """What runs said that were too short, one message of each kind."""
+    seen = set()
+    for name in ("exchange", "singletons", "credit"):
+        for message in json.loads((ROOT / name / "results.json").read_text())["warnings"]:
+            kind = " ".join(word for word in message.split()[:5] if not any(map(str.isdigit, word)))
+            if kind not in seen and not message[0].isdigit():
+                seen.add(kind)
+                yield f"- {message}"
+
+
+def tables() -> str:
+    """All of them."""
+    said = "## What runs say\n\n" + "\n".join(warnings())
+    return "\n\n".join(filter(None, [how_long(), how_many(), which(), ensembles(), said])) + "\n"
+
+
+def main() -> None:
+    """Put them into the page."""
+    words = PAGE.read_text().split(MARK)[0]
+    PAGE.write_text(f"{words}{MARK}\n\n{tables()}")
+
+
+if __name__ == "__main__":
+    main()
