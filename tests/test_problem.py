@@ -479,6 +479,14 @@ class TestDefaultChunks:
         rows = [problem.for_particles(particles).chunk_rows for particles in [8, 64, 512, 4096, 1 << 15]]
         assert rows == sorted(rows, reverse=True) and rows[0] > 1000 and rows[-1] < 20
 
+    def test_many_particles_of_a_small_model_keep_enough_rows(self) -> None:
+        prior = isles.Gaussian(like=np.zeros(3))
+        problem = Problem(prior, lambda theta, batch: jnp.sum(jnp.tanh(batch @ theta)), np.ones((5000, 3)))
+        rows = [problem.for_particles(particles).chunk_rows for particles in (32, 1 << 10, 1 << 14, 1 << 20)]
+        assert rows == sorted(rows, reverse=True)
+        assert rows[0] == 5000 and rows[2] >= 128
+        assert (1 << 20) * rows[3] * problem.row_bytes <= 1 << 28, "their memory is bounded all the same"
+
     def test_long_gradients_are_not_added_up_every_few_rows(self) -> None:
         prior = isles.Gaussian(like=np.zeros(10_000))
         problem = Problem(prior, lambda theta, batch: jnp.sum(jnp.tanh(batch @ theta)), np.ones((5000, 10_000)))

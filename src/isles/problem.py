@@ -22,6 +22,11 @@ from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
 CHUNK_BYTES = 1 << 24  # intermediates of one chunk and all particles: what a core can hope to keep in its caches
+LIGHT_BYTES = (
+    64  # a row of one particle with less is passed over rather than multiplied: half a chunk is enough ...
+)
+LONG_BYTES = 1 << 13  # ... but of each particle there should be enough for loops to be long ...
+MANY_BYTES = 1 << 27  # ... as long as all of them take no more than this
 SUM_BYTES = 1 << 22  # a gradient of all particles that no longer stays in cache while chunks are added up ...
 SUM_ROW_BYTES = 1 << 15  # ... so that a chunk should have a row for each so many bytes of it
 SUM_ROWS = 1024  # enough rows, however long the gradient
@@ -179,9 +184,11 @@ class Problem:
 
     def _default_chunk(self, particles: int) -> int:
         """As many rows as fit the caches, and enough that adding up gradients is not what takes the time."""
-        fits = CHUNK_BYTES // max(particles * self.row_bytes, 1)
+        row = max(self.row_bytes, 1)
+        fits = (CHUNK_BYTES // 2 if row < LIGHT_BYTES else CHUNK_BYTES) // (particles * row)
+        fits = max(fits, min(LONG_BYTES, MANY_BYTES // particles) // row)
         gradient = particles * self.dimension * self.dtype.itemsize
-        affordable = SUM_SHARE * gradient // max(particles * self.row_bytes, 1)
+        affordable = SUM_SHARE * gradient // (particles * row)
         pays = min(gradient // SUM_ROW_BYTES, SUM_ROWS, affordable) if gradient > SUM_BYTES else 8
         rows = int(np.clip(fits, pays, max(self.rows, SUM_ROWS)))
         steps = WHOLE if rows < self.rows else ()
