@@ -122,7 +122,8 @@ def test_bde_reads_scores_and_shows(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"no bde in the environment of .*make \.venv-bde/ready"):
         bde.data_folder(tmp_path / "bin" / "python")
     options = {"bde_python": fake_wheel(tmp_path), "cores": 1, "seeds": 1, "data": ["airfoil"], "quick": True}
-    (ours,) = bde.all_fits(SimpleNamespace(**options, only=["isles"]))
+    ours, other = bde.all_fits(SimpleNamespace(**options, splits=2, only=["isles"]))
+    assert (other.name, other.settings["split"]) == ("airfoil-isles-0-split-1", 1)
     fits.work(tmp_path / "results", [ours])
     (row,) = fits.read(tmp_path / "results")
     chains, steps = 2 * 2, 10 + 4
@@ -137,6 +138,12 @@ def test_bde_reads_scores_and_shows(tmp_path: Path) -> None:
     page = bde.figures(tmp_path / "results")
     assert f"| isles | 1 | {row['rmse']:.4f} | {row['nll']:.4f} |" in page and "| 90000 |" in page
     assert "| bde, published | 5 | 0.1215 | -0.9126 |" in page and "100 training rows, 30 test rows" in page
+    assert "other random splits" not in page
+    elsewhere = json.dumps(row | {"settings": theirs | {"split": 1}, "rmse": 0.25})
+    (tmp_path / "results" / "airfoil-bde-0-split-1.json").write_text(elsewhere)
+    split = bde.figures(tmp_path / "results").split("other random splits")[1]
+    assert f"| 0 | {row['rmse']:.4f} | {row['rmse']:.4f} | {row['nll']:.4f} |" in split
+    assert "| 1 |  | 0.2500 |" in split
 
 
 def test_scores_of_a_mixture() -> None:
