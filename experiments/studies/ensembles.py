@@ -11,6 +11,7 @@ from experiments.studies.page import Ran, Story, table, with_error
 from experiments.studies.study import Cell
 
 import isles
+from isles.weights import island_weights, normalise
 
 EPOCHS = 650  # that a particle of SMC takes here, about
 LEAPFROGS = 8  # of a chain's step, about
@@ -88,10 +89,14 @@ def sizes(facts: Mapping[str, Any], posterior: isles.Posterior) -> Iterator[tupl
         for members in facts["members"]:
             yield f"{members}", np.ones((1, members)) / members
     elif facts["method"] == "smc":
+        evidence = posterior.island_log_evidence
+        assert evidence is not None
         for islands in facts["islands"]:
-            chosen = posterior.select(range(islands))
+            within = normalise(posterior.log_weights[:islands])
             for way in ("evidence", "equal") if islands > 1 else ("evidence",):
-                yield f"P = {islands}" + (f", {way}" if islands > 1 else ""), chosen.with_weights(way).weights
+                shares = island_weights(evidence[:islands]) if way == "evidence" else 1 / islands
+                name = f"P = {islands}" + (f", {way}" if islands > 1 else "")
+                yield name, within * np.broadcast_to(shares, islands)[:, None]
     else:
         yield f"B = {facts['steps']}", posterior.weights
 
