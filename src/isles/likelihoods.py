@@ -192,12 +192,18 @@ def fisher(
             scales = jnp.where(counts[:, None], scales, 0)
         if blocks is None:
             return jnp.einsum("rk,rki,rkj->ij", scales, slopes, slopes)
-        slopes = jnp.pad(slopes, ((0, 0), (0, 0), (0, blocks[0] * blocks[1] - slopes.shape[2])))
-        slopes = slopes.reshape(*scales.shape, *blocks)
+        slopes = in_blocks(slopes, blocks)
         return jnp.einsum("rk,rkni,rknj->nij", scales, slopes, slopes)
 
     slope_bytes = outputs(likelihood, problem) * problem.dimension * problem.dtype.itemsize
     return problem.sum_matrix(matrix, position, row_bytes=3 * slope_bytes)
+
+
+def in_blocks(vector: Array, blocks: tuple[int, int], fill: float = 0.0) -> Array:
+    """A vector (d,), or an array of them, as (..., blocks, parameters of each); the last block is filled up."""
+    short = blocks[0] * blocks[1] - vector.shape[-1]
+    padding = [(0, 0)] * (vector.ndim - 1) + [(0, short)]
+    return jnp.pad(vector, padding, constant_values=fill).reshape(*vector.shape[:-1], *blocks)
 
 
 def outputs(likelihood: Likelihood, problem: Problem) -> int:

@@ -26,17 +26,9 @@ def shape(dimension: int) -> tuple[int, int]:
     return count, -(-dimension // count)
 
 
-def cut(vector: Array, blocks: tuple[int, int], fill: float = 0.0) -> Array:
-    """A vector (d,), or rows of them, as (..., blocks, parameters of each)."""
-    short = blocks[0] * blocks[1] - vector.shape[-1]
-    padding = [(0, 0)] * (vector.ndim - 1) + [(0, short)]
-    whole = jnp.pad(vector, padding, constant_values=fill) if short else vector
-    return whole.reshape(*vector.shape[:-1], *blocks)
-
-
 def product(matrices: Array, vector: Array) -> Array:
     """The matrix with these blocks (blocks, b, b) along its diagonal times a vector (d,)."""
-    parts = cut(vector, (matrices.shape[0], matrices.shape[1]))
+    parts = likelihoods.in_blocks(vector, (matrices.shape[0], matrices.shape[1]))
     return jnp.einsum("nij,nj->ni", matrices, parts).reshape(-1)[: vector.size]
 
 
@@ -63,7 +55,7 @@ def fitted(
     add = lambda total, position: (total + likelihoods.fisher(likelihood, problem, position, blocks), None)
     fisher = jax.lax.scan(add, jnp.zeros_like(factors), positions)[0] / len(positions)
     eye = jnp.eye(blocks[1], dtype=problem.dtype)
-    prior = eye * cut(precision, blocks, fill=1.0)[..., None]
+    prior = eye * likelihoods.in_blocks(precision, blocks, fill=1.0)[..., None]
     last = jnp.einsum("nij,nkj->nik", factors, factors)
     factor = jnp.linalg.cholesky(share * (tempering * fisher + prior) + (1 - share) * last)
     inverse = jax.vmap(lambda lower: solve_triangular(lower, eye, lower=True))(factor)
