@@ -36,6 +36,7 @@ import isles  # noqa: E402
 from benchmarks import problems  # noqa: E402
 from benchmarks.contest import Answer, Contender, contest  # noqa: E402
 from benchmarks.problems import Case  # noqa: E402
+from isles.samplers import mutation  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,31 @@ def against_blackjax(report: harness.Report, case: Case, setting: Setting, islan
         race(f"{case.name}, {islands} islands", isles_smc(case, sampler, islands), many)
     adaptive = isles_smc(case, setting.sampler())
     race(case.name, adaptive, [peer("adaptive SMC", case.plain)], per=("stage", "run"))
+
+
+def share_of_mutations(report: harness.Report, case: Case, setting: Setting) -> None:
+    """Where the time of one island goes: into compiled mutations, or around them."""
+    inside, program = [0.0], mutation.mutate_piece
+
+    def watched(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = jax.block_until_ready(program(*arguments))
+        inside[0] += time.perf_counter() - start
+        return result
+
+    sampler = setting.sampler(isles.sample(case.problem, setting.sampler(), seed=1000).trace["tempering"][:, 0])
+    mutations, runs = list[float](), list[float]()
+    mutation.mutate_piece = watched
+    try:
+        for seed in range(1 + harness.ROUNDS):
+            inside[0], start = 0.0, time.perf_counter()
+            isles.sample(case.problem, sampler, seed=seed)
+            runs.append(time.perf_counter() - start)
+            mutations.append(inside[0])
+    finally:
+        mutation.mutate_piece = program
+    share = harness.ratio(mutations[1:], runs[1:])  # the first compiles
+    report.row(f"isles, {case.name}", "share of a run in compiled mutations", harness.shown(share), share=share)
 
 
 def cnn_against_blackjax(report: harness.Report) -> None:
@@ -243,6 +269,7 @@ def main() -> None:
     """All rows, and the file."""
     report = harness.Report("peers_smc")
     against_blackjax(report, problems.gaussian(), Setting(1024, 5, 5, 0.2), islands=16)
+    share_of_mutations(report, problems.gaussian(), Setting(1024, 5, 5, 0.2))
     against_blackjax(report, problems.credit(), Setting(1024, 4, 5, 0.1))
     random_walks(report)
     cnn_against_blackjax(report)
