@@ -20,6 +20,7 @@ from isles.models import CNN, MLP
 # sizes at which what grows is more than the libraries themselves
 USUAL = {"particles": 64, "islands": 2, "rows": 2000, "hidden": 256}
 SIZES = {  # where others are needed for that
+    "particles": USUAL | {"particles": 128},
     "islands": USUAL | {"islands": 8},
     "rows": {"particles": 8, "islands": 1, "rows": 50_000, "hidden": 16},
 }

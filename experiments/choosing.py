@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ import numpy as np
 from experiments.studies.page import number, table
 
 ROOT = Path(__file__).parent
+NETWORKS = {  # experiments of `isles reproduce`, and what they are called here
+    "mnist-short": "MNIST, a convolutional network, 1000 training images, one leapfrog a step",
+    "mnist-trajectory": "The same network, trajectories of fixed length",
+    "imdb-short": "IMDb, a head of 98,690 parameters on frozen sentence embeddings, one leapfrog a step",
+    "cifar10-short": "CIFAR-10, a head of 263,562 parameters on frozen features, one leapfrog a step",
+}
 PAGE = ROOT.parent / "docs" / "choosing.md"
 MARK = "<!-- tables: written by `python -m experiments.choosing`, not by hand -->"
 
@@ -78,6 +85,34 @@ def which() -> str:
     )
 
 
+def networks() -> str:
+    """For every length, each method with one island and with the most that all its realizations have."""
+    parts = []
+    for name, title in NETWORKS.items():
+        path = ROOT / name / "results.json"
+        if not path.exists():
+            continue
+        methods = {
+            one["name"]: one for one in tomllib.loads((ROOT / name / "settings.toml").read_text())["method"]
+        }
+        rows = []
+        for method, about in methods.items():
+            ran = [cell for cell in json.loads(path.read_text())["cells"] if cell["method"] == method]
+            ran = [cell for cell in ran if cell["realizations"]]
+            ends = {cell["P"] for cell in ran}
+            for cell in ran:
+                one = cell["P"] == 1 and cell["weights"] == "evidence"  # with one island all weights are equal
+                if cell["P"] in {min(ends), max(ends)} and not one:
+                    scores = [f"{np.mean(cell['values'][kind]):.3g}" for kind in ("accuracy", "nll", "epistemic")]
+                    weights = cell["weights"] if about["sampler"] == "smc" and cell["P"] > 1 else ""
+                    rows.append(
+                        [about["group"], about["column"], cell["P"], weights, *scores, f"{cell['epochs']:.3g}"]
+                    )
+        headings = ["length", "method", "P", "weights", "accuracy, %", "NLL", "H_ep", "epochs"]
+        parts.append(f"{title} ([all of it](../experiments/{name})):\n\n{table(headings, rows)}")
+    return "\n\n".join(["## Networks, measured", *parts]) if parts else ""
+
+
 def ensembles() -> str:
     """Scores over cost; nothing as long as the study was not run."""
     rows = []
@@ -93,8 +128,9 @@ def ensembles() -> str:
 def warnings() -> Iterator[str]:
     """What runs said that were too short, one message of each kind."""
     seen = set()
-    for name in ("exchange", "singletons", "credit"):
-        for message in json.loads((ROOT / name / "results.json").read_text())["warnings"]:
+    for name in ("exchange", "singletons", "credit", *NETWORKS):
+        path = ROOT / name / "results.json"
+        for message in json.loads(path.read_text())["warnings"] if path.exists() else ():
             kind = " ".join(word for word in message.split()[:5] if not any(map(str.isdigit, word)))
             if kind not in seen and not message[0].isdigit():
                 seen.add(kind)
@@ -104,7 +140,7 @@ def warnings() -> Iterator[str]:
 def tables() -> str:
     """All of them."""
     said = "## What runs say\n\n" + "\n".join(warnings())
-    return "\n\n".join(filter(None, [how_long(), how_many(), which(), ensembles(), said])) + "\n"
+    return "\n\n".join(filter(None, [how_long(), how_many(), which(), networks(), ensembles(), said])) + "\n"
 
 
 def main() -> None:
