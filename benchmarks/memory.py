@@ -21,7 +21,7 @@ from isles.models import CNN, MLP
 USUAL = {"particles": 64, "islands": 2, "rows": 2000, "hidden": 256}
 SIZES = {  # where others are needed for that
     "particles": USUAL | {"particles": 128},
-    "islands": USUAL | {"islands": 8},
+    "islands": USUAL | {"islands": 16},
     "rows": {"particles": 8, "islands": 1, "rows": 50_000, "hidden": 16},
 }
 REAL = {

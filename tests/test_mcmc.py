@@ -95,6 +95,72 @@ def test_long_chains_in_bounded_memory(small: targets.Conjugate) -> None:
                 _ = posterior.draws
 
 
+# --- step sizes of chains ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hmc", "hmc, population mass", "pcn"])
+def test_chains_that_are_tuned_alone_on_the_gaussian(name: str, gaussian: targets.Conjugate) -> None:
+    kernel, burn_in, thin = KERNELS[name]
+    sampler = isles.MCMC(kernel, 64, 4 * burn_in, draws=4, thin=4 * thin, tune="alone")  # one chain learns slowly
+    posterior = isles.sample(gaussian.problem, sampler, islands=64, seed=1)
+    truth.assert_moments(posterior, gaussian.mean, gaussian.covariance)
+
+
+@pytest.mark.parametrize("tune", ["alone", "together"])
+def test_a_chain_that_is_tuned_alone_knows_nothing_of_others(tune: str, small: targets.Conjugate) -> None:
+    run = lambda chains: isles.sample(
+        small.problem, isles.MCMC(isles.HMC(leapfrogs=3), chains, burn_in=40, draws=5, tune=tune), islands=2
+    )
+    four, eight = run(4), run(8)
+    agree = np.allclose(four.chains, eight.chains[:, :4], rtol=1e-4, atol=1e-5)
+    assert agree == (tune == "alone")
+    assert four.epochs.parallel == 1 + 3 * (40 + 4) and four.epochs.total == 8 * four.epochs.parallel
+    assert four.trace["step_size"].shape[1] == 2
+
+
+class TwoWidths:
+    """Modes at −8 and 8, of equal weight, in which the other coordinate has standard deviations 0.02 and 2."""
+
+    modes = (-8.0, 0.02), (8.0, 2.0)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        which, noise = jax.random.bernoulli(key), jax.random.normal(jax.random.fold_in(key, 1), (2,))
+        (left, narrow), (right, wide) = self.modes
+        return jnp.where(which, jnp.array([left, 0.0]), jnp.array([right, 0.0])) + noise * jnp.where(
+            which, jnp.array([1.0, narrow]), jnp.array([1.0, wide])
+        )
+
+    def log_prob(self, theta: jax.Array) -> jax.Array:
+        log_density = lambda at, std: -0.5 * (theta[0] - at) ** 2 - 0.5 * (theta[1] / std) ** 2 - jnp.log(std)
+        return jnp.logaddexp(*(log_density(*mode) for mode in self.modes))
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_chains_tuned_alone_fit_the_mode_that_each_is_in() -> None:
+    problem = isles.Problem(TwoWidths(), lambda theta: 0.0 * theta[0])
+    run = lambda tune: isles.sample(
+        problem, isles.MCMC(isles.HMC(leapfrogs=3), 64, 2000, draws=200, thin=10, tune=tune), islands=4, seed=2
+    )
+    with pytest.warns(isles.IslesWarning, match=r"hardly moved .*: take tune='alone', raise"):
+        run("together")
+    posterior = run("alone")
+    assert "hardly moved" not in " ".join(posterior.warnings)
+    narrow = posterior.chains[..., 0].mean(axis=2) < 0
+    assert 0.3 < narrow.mean() < 0.7
+    for inside, (_, std) in zip((narrow, ~narrow), TwoWidths.modes, strict=True):
+        squares = (posterior.chains[inside][..., 1] ** 2).mean(axis=1)  # one a chain
+        error = squares.std(ddof=1) / np.sqrt(len(squares))
+        truth.assert_estimate(squares.mean(), error, std**2, bound=0.05 * std**2)
+
+
+def test_what_learns_from_all_chains_is_not_tuned_alone(small: targets.Conjugate) -> None:
+    sampler = isles.MCMC(isles.Stretch(), chains=16, burn_in=5, tune="alone")
+    with pytest.raises(ValueError, match=r"learns from all chains of an island.*set tune='together'"):
+        isles.sample(small.problem, sampler)
+    with pytest.raises(ValueError, match="tune='each' must be one of 'together', 'alone'"):
+        isles.MCMC(tune="each")
+
+
 def test_shared_start_and_nested_rhat(gaussian: targets.Conjugate) -> None:
     """Chains that share a start remember it when they are short, and nested R-hat says so."""
     kernel = isles.HMC(leapfrogs=5)

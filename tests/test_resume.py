@@ -40,6 +40,7 @@ SAMPLERS = {
     "mpmcmc": isles.MPMCMC(proposals=3, steps=60, burn_in=40, adaptive=True),
     "smc, waste-free": isles.SMC(isles.MH(), particles=24, mutations=5, waste_free=True),
     "smc, ensemble": isles.SMC(isles.Stretch(), particles=16, mutations=9),
+    "mcmc, tuned alone": isles.MCMC(isles.HMC(trajectory=0.5), chains=4, burn_in=40, draws=41, tune="alone"),
     "mcmc, no burn-in": isles.MCMC(isles.HMC(leapfrogs=2), chains=4, burn_in=0, draws=41),
 }
 COLLECT = {"sum": jnp.sum, "parts": lambda theta: {"first": theta[0], "all": theta}}

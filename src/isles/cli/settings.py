@@ -169,6 +169,7 @@ SETTINGS: dict[str, Setting] = {
     "thin": whole("Steps from one draw to the next. [default: 1]", of=("mcmc",)),
     "shared_start": flag("All chains of an island start at one point. [default: no]", ("mcmc",)),
     "anneal": positive("Tempering that burn-in begins at, up to 1. [default: 1]", ("mcmc",)),
+    "tune": choice("Whether an island's chains share a step size", "together", "alone", of=("mcmc",)),
     "start": choice("Where chains start", "prior", "optimised", of=("mcmc",)),
     "start_epochs": whole("Epochs of --start optimised. [default: 500]", of=("mcmc",)),
     "start_settle": whole("Steps of one leapfrog after --start optimised. [default: 64]", minimum=0, of=("mcmc",)),

@@ -46,6 +46,6 @@ def _look(problem: Problem, group: Group, tempering: Array, precision: Array, sh
     return jax.lax.map(one, (positions, group.tuning.variances))
 
 
-def flat(problem: Problem, sampler: MCMC, islands: int, burnt_in: int) -> Array:
-    """`tempering`, (I,)."""
-    return jnp.full(islands, np.float64(tempering(sampler, burnt_in)), problem.dtype)
+def flat(problem: Problem, sampler: MCMC, groups: int, burnt_in: int) -> Array:
+    """`tempering`, one for each group of chains that is tuned together."""
+    return jnp.full(groups, np.float64(tempering(sampler, burnt_in)), problem.dtype)

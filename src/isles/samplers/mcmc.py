@@ -46,6 +46,8 @@ class MCMC:
         start: `"prior"`, or `"optimised"` for the ends of climbs from prior draws; see `isles.Optimised`.
         anneal: the tempering that burn-in begins at; it rises to 1 in the first half of burn-in, in ten steps of
             equal ratios. Below 1, chains leave the narrow modes that climbs end in for wider ones.
+        tune: `"together"`, one step size and one set of scales for all chains of an island; or `"alone"`, each
+            chain its own, so that none gets stuck where the others' steps are too long.
     """
 
     kernel: Kernel = field(default_factory=HMC)
@@ -56,6 +58,7 @@ class MCMC:
     shared_start: bool = False
     start: str | Optimised = "prior"
     anneal: float = 1.0
+    tune: str = "together"
 
     def __post_init__(self) -> None:
         blocks.require_kernel(self.kernel)
@@ -64,6 +67,7 @@ class MCMC:
         checks.count("burn_in", self.burn_in, minimum=0)
         checks.count("draws", self.draws)
         checks.count("thin", self.thin)
+        checks.choice("tune", self.tune, ["together", "alone"])
         if checks.positive("anneal", self.anneal) > 1:
             raise ValueError(f"anneal={self.anneal} must be in (0, 1]; 1 for burn-in at the posterior itself")
         if self.burn_in + (self.draws - 1) * self.thin >= 1 << 31:
@@ -75,6 +79,15 @@ class MCMC:
     def width(self) -> int:
         """Chains of an island."""
         return self.chains
+
+    @property
+    def tuned_together(self) -> int:
+        """Chains that have one step size."""
+        return self.chains if self.tune == "together" else 1
+
+    def groups(self, islands: np.ndarray[Any, Any]) -> int:
+        """Of chains that have one step size each."""
+        return len(islands) * self.chains // self.tuned_together
 
     @property
     def is_adaptive(self) -> bool:
@@ -101,6 +114,11 @@ class MCMC:
         blocks.check_kernel(problem, self.kernel, self.chains, metric=True)
         if self.way is not None:
             self.way.check(problem)
+        if self.tune == "alone" and (self.kernel.partners or self.kernel.learns_metric):
+            raise ValueError(
+                f"{self.kernel} learns from all chains of an island, and tune='alone' leaves it one; set "
+                f"tune='together'"
+            )
         if self.shared_start and self.kernel.partners:
             raise ValueError(
                 f"{type(self.kernel).__name__} moves chains along their differences, and shared_start=True leaves "
@@ -113,8 +131,9 @@ class MCMC:
         kernel = outset.kernel
         states = mutation.draw_prior(problem, kernel, starts.keys(self, root, Purpose.PRIOR, islands))
         alive, nonfinite = blocks.first_states(states, self.chains)
-        tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), len(islands))
-        group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(len(islands), bool))
+        groups = self.groups(islands)
+        tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), groups)
+        group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(groups, bool))
         return MCMCBlock(
             outset=outset,
             group=group,
@@ -138,7 +157,7 @@ class MCMC:
     def _outset(self, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         kernel = Static(
             self.kernel,
-            self.chains,
+            self.tuned_together,
             adapt_step=self.kernel.adapts_step_size,
             adapt_scale=bool(self.kernel.scale_from_population),
         )
@@ -160,7 +179,7 @@ class MCMC:
         """The block that a checkpoint holds."""
         outset = self._outset(root, islands, output)
         group = kept["group"]
-        read_back.check_like("group", group, read_back.due_group(problem, outset.kernel, len(islands)))
+        read_back.check_like("group", group, read_back.due_group(problem, outset.kernel, self.groups(islands)))
         read_back.check_arrays(kept, dict.fromkeys(("sum_weights", "nonfinite", "dead"), (len(islands),)))
         read_back.check_arrays(
             kept, dict.fromkeys(("epochs", "lost", "late_acceptance"), (len(islands), self.chains))
@@ -199,7 +218,7 @@ class MCMC:
         if block.climb is not None:
             return self._climb(problem, block, block.climb, pause)
         kernel, keys = block.outset.kernel, block.outset.keys
-        tempering = burn_in.flat(problem, self, len(block.islands), block.burnt_in)
+        tempering = burn_in.flat(problem, self, self.groups(block.islands), block.burnt_in)
         dials = mutation.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
@@ -228,7 +247,7 @@ class MCMC:
             if filled < count and pause():
                 return dataclasses.replace(block, group=group, buffer=buffer, filled=filled, cut=True)
         block = self._record_draws(problem, block, jax.device_get(buffer), count)
-        seen = mutation.read(problem, group, self.chains)
+        seen = mutation.read(problem, group, self.tuned_together)
         return self._close(block, group, seen, drawn=block.drawn + count)
 
     def _climb(self, problem: Problem, block: MCMCBlock, climb: Climb, pause: Pause) -> MCMCBlock:
@@ -241,7 +260,7 @@ class MCMC:
         states = starts.begin_at(problem, outset.kernel, climb.position, group.states)
         group = mutation.new_group(problem, outset.kernel, states, None, group.tuning, group.active)
         group, looked = burn_in.learn(problem, self, group, 0)
-        tempering = burn_in.flat(problem, self, len(block.islands), 0)
+        tempering = burn_in.flat(problem, self, self.groups(block.islands), 0)
         group = starts.settle(problem, outset.kernel, group, outset.climb_keys, starts.settling(self), tempering)
         spent, nonfinite = (count.reshape(-1, self.chains) for count in jax.device_get(group[-2:]))
         return dataclasses.replace(
@@ -270,9 +289,11 @@ class MCMC:
             )
         stuck = block.late_acceptance < 0.01 * block.late_steps
         if block.late_steps >= 20 and stuck.any():
+            alone = self.tune == "alone" or self.kernel.partners or self.kernel.learns_metric
+            remedy = "" if alone else "take tune='alone', "
             warnings += (
                 f"{stuck.sum()} of {stuck.size} chains hardly moved once the step size was fixed, so their draws "
-                f"stand where they got stuck: raise target_acceptance, set a smaller step_size, or use SMC",
+                f"stand where they got stuck: {remedy}raise target_acceptance, set a smaller step_size or use SMC",
             )
         return BlockResult(
             positions=positions,
@@ -319,17 +340,18 @@ class MCMC:
     def _close(self, block: MCMCBlock, group: Group, seen: Seen, **changes: Any) -> MCMCBlock:
         """Write down what the group of steps showed."""
         islands = len(block.islands)
-        evaluations, nonfinite = seen.evaluations, seen.nonfinite
+        by_island = lambda values: values.reshape(islands, -1)
+        evaluations, nonfinite = by_island(seen.evaluations), by_island(seen.nonfinite)
         late = block.burnt_in >= self.adapt_until
-        late_acceptance = block.late_acceptance + late * seen.acceptance.astype(np.float64).reshape(islands, -1)
+        late_acceptance = block.late_acceptance + late * by_island(seen.acceptance.astype(np.float64))
         record: Record = {
             "step": np.full(islands, float(group.mutation)),
-            "acceptance": blocks.mean_acceptance(seen.acceptance, seen.moved),
-            "step_size": seen.step_size,
+            "acceptance": by_island(blocks.mean_acceptance(seen.acceptance, seen.moved)).mean(axis=1),
+            "step_size": np.median(by_island(seen.step_size), axis=1),
             "epochs": evaluations.max(axis=1).astype(np.float64),
-            "capped": seen.capped.astype(np.float64),
+            "capped": by_island(seen.capped).max(axis=1).astype(np.float64),
             "nonfinite": nonfinite.sum(axis=1).astype(np.float64),
-            "log_likelihood": seen.log_likelihood.mean(axis=1),
+            "log_likelihood": by_island(seen.log_likelihood).mean(axis=1),
         }
         return dataclasses.replace(
             block,
