@@ -18,7 +18,7 @@ from sklearn import metrics as judge
 
 import isles
 from isles.reproduce import experiments, figures, islands, page, tables, work
-from isles.reproduce.islands import Island
+from isles.reproduce.islands import Island, Scored
 from truth import assert_same_but_for_rounding
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +46,21 @@ def made_up(rng: np.random.Generator, rows: int = 40, classes: int = 3) -> Islan
         seed=1,
         number=2,
         warnings=("too short",),
+        settings={"sampler": "smc"},
+        versions={"isles": "0.1.0", "commit": None},
     )
+
+
+def fill(experiment: experiments.Experiment, counts: dict[str, int], rng: np.random.Generator) -> None:
+    """Made-up islands of one realization, so many of each method, and labels to score them by."""
+    found = {method.name: method for method in experiment.methods}
+    islands.agree(experiment, Scored(100, rng.integers(0, 10, 40)))
+    for name, count in counts.items():
+        for number in range(count):
+            island = dataclasses.replace(
+                made_up(rng, classes=10), epochs=found[name].epochs, settings=found[name].settings
+            )
+            islands.save(islands.path_of(experiment, found[name], experiments.Place(0, number)), island)
 
 
 def test_scores_against_scikit_learn_and_scipy() -> None:
@@ -79,24 +93,81 @@ def test_an_island_read_back(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["island.npz"]
 
 
-def test_synopsis_shows_the_longest_runs_and_all_lengths(own: Path) -> None:
-    """Two lengths, of which all have two islands and the longer has four; the serial chain has no part in it."""
+def test_synopsis_shows_the_runs_with_most_islands_and_all_lengths(own: Path) -> None:
+    """Two lengths have two islands, one of them four, and the longest of all only one."""
     rng = np.random.default_rng(3)
     experiment = experiments.load(own, "mnist-short")
-    found = {method.name: method for method in experiment.methods}
-    for name, count in (("hmc-parallel-m1", 2), ("hmc-parallel-m10", 4), ("hmc-serial-m20", 4)):
-        for number in range(count):
-            path = islands.path_of(experiment, found[name], experiments.Place(0, number))
-            island = dataclasses.replace(made_up(rng, classes=10), epochs=found[name].epochs)
-            islands.save(path, island)
-    labels = rng.integers(0, 10, 40)
-    cells = tables.cells(experiment, labels)
-    assert figures.has_synopsis(cells) and figures.longest(cells) == "M = 10"
-    left, right = figures.synopsis(cells).axes
-    lines = lambda axis: {bars.get_label(): bars[0].get_xdata().tolist() for bars in axis.containers}
-    assert lines(left) == {"HMC∥": [1, 2, 4]} and lines(right) == {"HMC∥, P = 2": [40, 400]}
+    fill(experiment, {"hmc-parallel-m1": 2, "hmc-parallel-m10": 4, "hmc-parallel-m20": 1, "hmc-serial-m5": 4}, rng)
+    cells = tables.cells(experiment, rng.integers(0, 10, 40))
+    assert figures.has_synopsis(experiment, cells) and figures.widest(experiment, cells) == "M = 10"
+    for left, right in figures.synopsis(experiment, cells).axes[:2], figures.synopsis(experiment, cells).axes[2:]:
+        lines = lambda axis: {bars.get_label(): bars[0].get_xdata().tolist() for bars in axis.containers}
+        assert lines(left) == {"HMC∥": [1, 2, 4]}
+        assert lines(right) == {"HMC∥, P = 2": [40, 400], "HMC, P = 4": [4 * 25600]}
     one = [cell for cell in cells if cell.method.group == "M = 1"]
-    assert not figures.has_synopsis(one)
+    assert not figures.has_synopsis(dataclasses.replace(experiment, panels=("M = 1",)), one)
+
+
+def test_a_page_has_the_papers_figures_and_says_what_is_missing(own: Path) -> None:
+    """Trajectories: shares of a chain, tables side by side, and what was left out."""
+    experiment = experiments.load(own, "mnist-trajectory")
+    fill(experiment, {"smc-t0.005": 2, "smc-t0.005-n16": 2, "hmc-gold-t0.005": 8}, np.random.default_rng(4))
+    page.write(experiment)
+    text = (experiment.folder / "README.md").read_text()
+    assert "| HMC (GS) |  | 1/8 of the chain | 125 |" in text
+    lines = [
+        line.split(" | ") for line in text.split("N at a fixed number of particles, τ = 0.02")[0].splitlines()
+    ]
+    sides = {line[0].strip("| "): line[1:] for line in lines}
+    smc, serial = sides["τ = 0.005, one process"][2], sides["τ = 0.005, one process"][5]
+    assert smc == f"{906 * 32:.3g} ({906 * 32:.3g})" and serial == "not run (3.02e+04) |"
+    assert sides["τ = 0.005, one process a particle"][2] == "906 (906)"
+    by_particles = sides["32"]
+    assert len(by_particles) == 8 and by_particles[0] == ""  # 64 particles are more than 32
+    assert by_particles[1].endswith("(82.12)") and "not run" not in by_particles[1]
+    assert "not run (81.47)" in by_particles[3]
+    assert "- SMC∥, τ = 0.005: at most 1 of the paper's 10 realizations for P = 1, 2, 4, 8." in text
+    assert "- HMC∥, τ = 0.1: not run." in text and "every hundredth state" in text
+    panels = figures.over_islands(experiment, tables.cells(experiment, np.zeros(40, int))).axes
+    assert [axis.get_title() for axis in panels if axis.get_title()] == list(experiment.panels)
+
+
+def test_a_table_of_fewer_data_than_the_papers_says_so(own: Path) -> None:
+    rng = np.random.default_rng(5)
+    experiment = experiments.load(own, "cifar10-short")
+    fill(experiment, {"smc-5000": 1, "smc": 1}, rng)
+    page.write(experiment)
+    text = (experiment.folder / "README.md").read_text()
+    assert text.count("100 of the paper's 50,000 training and 40 of its 10,000 test rows") == 2
+    whole = dataclasses.replace(experiment, paper_rows=(100, 40))
+    page.write(whole)
+    assert "of the paper's" not in (experiment.folder / "README.md").read_text().split("## What was left out")[0]
+
+
+def test_islands_of_other_data_or_settings_are_refused(own: Path) -> None:
+    rng = np.random.default_rng(6)
+    experiment = experiments.load(own, "mnist-short")
+    fill(experiment, {"smc-m1": 1}, rng)
+    kept = islands.scored(experiment)
+    assert kept is not None and (kept.train, kept.test) == (100, 40)
+    islands.agree(experiment, kept)
+    for other in (Scored(101, kept.labels), Scored(100, kept.labels[:-1]), Scored(100, 9 - kept.labels)):
+        with pytest.raises(ValueError, match=r"of 100 training and 40 test rows of mnist.*move .* away"):
+            islands.agree(experiment, other)
+    method, place = experiment.methods[0], experiments.Place(0, 0)
+    assert islands.is_done(experiment, method, place)
+    changed = dataclasses.replace(method, sampling={**method.sampling, "mutations": 2})
+    with pytest.raises(ValueError, match=r"'mutations': 1.*'mutations': 2.*restore the settings"):
+        islands.is_done(experiment, changed, place)
+
+
+def test_a_chain_of_which_a_part_is_missing_is_not_done(own: Path) -> None:
+    experiment = experiments.load(own, "mnist-short")
+    method = next(method for method in experiment.methods if method.parts == 4)
+    fill(experiment, {method.name: 4}, np.random.default_rng(7))
+    assert islands.is_done(experiment, method, experiments.Place(0, 0))
+    islands.path_of(experiment, method, experiments.Place(0, 3)).unlink()
+    assert not islands.is_done(experiment, method, experiments.Place(0, 0))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,20 +199,22 @@ def test_pages_follow_from_the_committed_islands(name: str, tmp_path: Path) -> N
     folder = tmp_path / name
     shutil.copytree(EXPERIMENTS / name, folder, ignore=shutil.ignore_patterns("unfinished", "quick"))
     experiment = experiments.load(tmp_path, name)
-    try:
-        page.write(experiment)
-    except FileNotFoundError as error:
-        pytest.skip(f"needs the data of {experiment.data}: {error}")
+    page.write(experiment)
     committed, again = (
         json.loads((place / name / "results.json").read_text()) for place in (EXPERIMENTS, tmp_path)
     )
-    for fact in ("commit", "machine", "versions"):  # of who wrote it
-        del committed[fact], again[fact]
+    del committed["machine"], again["machine"]  # of who wrote it
     assert_same_but_for_rounding(again, committed)
     lines = lambda place: [
         line for line in (place / name / "README.md").read_text().splitlines() if line.startswith("|")
     ]
     assert lines(tmp_path) == lines(EXPERIMENTS)
+    scored = islands.scored(experiment)
+    assert scored is not None
+    if any(map(page.is_far, tables.cells(experiment, scored.labels))):
+        assert "differ" in (folder / "notes.md").read_text(), "a page that is far from the paper gives reasons"
+    for piece in experiment.queue("standard"):
+        work.left_of(experiment, piece)  # raises if settings changed since
 
 
 def test_quick_run_and_its_tables(own: Path) -> None:
@@ -154,8 +227,10 @@ def test_quick_run_and_its_tables(own: Path) -> None:
     by_name = {(cell["method"], cell["P"], cell["weights"]): cell for cell in results["cells"]}
     assert all(cell["realizations"] == [0] for cell in by_name.values())
     assert by_name["hmc-parallel-m1", 1, "equal"]["epochs"] == 1 + 4  # the prior draw and the burn-in
-    # 8 draws, 2 steps apart after a burn-in of 4, cut into two parts
+    # 8 draws, 2 steps apart after a burn-in of 4, cut into two parts, of which the first has burn-in
     assert by_name["hmc-serial-m1", 2, "equal"]["epochs"] == 1 + 4 + 7 * 2
+    assert by_name["hmc-serial-m1", 1, "equal"]["epochs"] == pytest.approx(1 + 4 + 3 * 2)
+    assert results["command"].endswith("--budget quick") and results["versions"][0]["jax"]
     assert (experiment.folder / "figure.png").stat().st_size > 1000
     said.clear()
     assert work.run(experiment, "quick", say=said.append)
@@ -180,6 +255,29 @@ def test_statistics_are_those_of_the_run(own: Path) -> None:
     assert scores["entropy"] == pytest.approx(predicted.entropy.mean(), rel=1e-3)
     assert scores["epistemic"] == pytest.approx(predicted.epistemic.mean(), rel=0.02, abs=1e-4)
     assert scores["nll"] == pytest.approx(isles.metrics.nll(predicted, test.y_test), rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_islands_inside_an_unfinished_piece_are_kept_and_the_piece_goes_on(own: Path) -> None:
+    """One of three islands is finished when the piece is stopped; the page has it, and only two are run later."""
+    experiment = experiments.apart(experiments.load(own, "mnist-short", "quick"))
+    method = experiment.methods[0]
+    piece = experiments.Piece(method, tuple(experiments.Place(0, island) for island in range(3)))
+    folder = work.work_folder(experiment, piece)
+    test = isles.data.load("mnist", test=50)
+    islands.agree(experiment, Scored(1000, test.y_test))
+    run = lambda **budget: isles.sample(
+        method.problem, work.build_sampler(method.sampling), islands=[0, 1, 2], islands_per_block=1,
+        seed=experiment.seed(method), folder=folder, engine="serial", **budget,
+    )  # fmt: skip
+    with pytest.warns(isles.IslesWarning, match="2 of 3 islands are missing"):
+        run(max_epochs=1, allow_partial=True)
+    work.harvest(experiment)
+    assert [islands.is_done(experiment, method, place) for place in piece.places] == [True, False, False]
+    before = islands.path_of(experiment, method, piece.places[0]).read_bytes()
+    assert work.run_piece(experiment, piece, test.x_test, folder, None, {"engine": "serial"})
+    assert all(islands.is_done(experiment, method, place) for place in piece.places) and not folder.exists()
+    assert islands.path_of(experiment, method, piece.places[0]).read_bytes() == before
 
 
 def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:
@@ -210,7 +308,7 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     cifar, mnist, twin = json.loads(done.stdout)
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
     assert cifar["paper_hours"] is None and cifar["islands"] == 2
-    assert mnist["done"] == 0 and mnist["islands"] == 306
+    assert mnist["done"] == 0 and mnist["islands"] == 311
     assert 0 < mnist["hours_left"] == mnist["standard_hours"] < mnist["paper_hours"]
     work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)
     cores = len(os.sched_getaffinity(0))

@@ -52,8 +52,14 @@ def reproduce(
 
     if budget == "quick":
         experiment = experiments.apart(experiment)
-    complete = page or work.run(experiment, budget, say=output.say, **chosen)
-    pages.write(experiment)
+    complete = page
+    try:
+        complete = page or work.run(experiment, budget, say=output.say, **chosen)
+    except ValueError as error:  # other data, or other settings, than those of the islands there
+        raise UsageError(str(error)) from error
+    finally:  # after Ctrl-C, too: what is finished shows
+        work.harvest(experiment)
+        pages.write(experiment)
     output.say(f"see {experiment.folder / 'README.md'}")
     return ExitCode.OK if complete else ExitCode.PARTIAL
 

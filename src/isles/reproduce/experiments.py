@@ -19,7 +19,9 @@ from isles import checks
 BUDGETS = ("quick", "standard", "paper")
 METRICS = ("accuracy", "nll", "epistemic", "entropy")
 NUMBERED = 1 << 10  # numbers of islands that a realization has for itself
-OF_METHOD = {"name", "group", "column", "rows", "parts", "together", "epochs", "standard", "paper", "problem"}
+OF_METHOD = {
+    "name", "group", "column", "rows", "parts", "shares", "together", "epochs", "standard", "paper", "problem",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,18 @@ class Method:
     sampling: Mapping[str, Any]  # settings of the sampler, as in a run's TOML file
     rows: tuple[int, ...]  # numbers of islands, or of parts, that a table has rows for
     parts: int  # that the draws of a chain are cut into
+    shares: bool  # whether rows are shares of one chain, not numbers of islands
     together: int  # islands of one block
     epochs: float  # that one particle is expected to take, for forecasts
     extents: Mapping[str, Extent]
     printed: Mapping[
         str, tuple[float | None, ...]
     ]  # the paper's, row by row; errors of accuracy as accuracy_error
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides what an island finds, but for its seed and its number."""
+        return {"problem": self.problem, **self.sampling}
 
     @property
     def weighs(self) -> bool:
@@ -57,6 +65,10 @@ class Method:
     def width(self) -> int:
         """Particles of an island."""
         return int(self.sampling.get("particles", 32))
+
+    def draws(self, row: int) -> int:
+        """Of all particles together, in a row: NP."""
+        return row * self.width * int(self.sampling.get("draws", 1)) // self.parts
 
     def particle_epochs(self, budget: str) -> float:
         """Expected cost of all that a budget runs."""
@@ -97,6 +109,10 @@ class Experiment:
     data: str
     test: int | None  # the first so many test rows
     methods: tuple[Method, ...]
+    paper_rows: tuple[int, int] | None = None  # training and test rows of the paper's data
+    left_out: str = ""
+    panels: tuple[str, ...] = ()  # groups that the figure shows, if not all
+    sides: tuple[Mapping[str, Any], ...] = ()  # tables that set methods side by side
 
     def seed(self, method: Method) -> int:
         """Another one for every method."""
@@ -145,8 +161,10 @@ def load(folder: Path, name: str, budget: str = "standard") -> Experiment:
         chosen = quick.get("methods", [entry["name"] for entry in facts["method"]])
         methods = tuple(_method(facts, entry, quick) for entry in facts["method"] if entry["name"] in chosen)
         return Experiment(
-            name, folder / name, facts["title"], facts["about"], facts["data"], quick.get("test"), methods
-        )
+            name, folder / name, facts["title"], facts["about"], facts["data"], quick.get("test"), methods,
+            tuple(facts["paper_rows"]) if "paper_rows" in facts else None,
+            facts.get("left_out", ""), tuple(facts.get("panels", ())), tuple(facts.get("side", ())),
+        )  # fmt: skip
     except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path} is no experiment: {error!r}; compare it with one that works") from error
 
@@ -175,6 +193,7 @@ def _method(facts: Mapping[str, Any], entry: Mapping[str, Any], quick: Mapping[s
         sampling=sampling,
         rows=rows,
         parts=parts,
+        shares=bool(entry.get("shares", False)),
         together=int(entry.get("together", 1)),
         epochs=float(entry["epochs"]),
         extents=extents,

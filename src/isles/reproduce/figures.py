@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from isles.reproduce.experiments import Experiment, Method
+from isles.reproduce.experiments import Experiment
 from isles.reproduce.tables import Cell
+
+SCORES = {"accuracy": "accuracy, %", "nll": "NLL a datum"}
+ABREAST = 4  # panels of one row
 
 
 def write(experiment: Experiment, found: list[Cell]) -> None:
@@ -18,8 +21,8 @@ def write(experiment: Experiment, found: list[Cell]) -> None:
     matplotlib.use("Agg")
     with matplotlib.rc_context({"svg.hashsalt": experiment.name}):  # the same file for the same islands
         _save(experiment, "figure", over_islands(experiment, found))
-        if has_synopsis(found):
-            _save(experiment, "synopsis", synopsis(found))
+        if has_synopsis(experiment, found):
+            _save(experiment, "synopsis", synopsis(experiment, found))
 
 
 def _save(experiment: Experiment, name: str, figure: Any) -> None:
@@ -30,96 +33,144 @@ def _save(experiment: Experiment, name: str, figure: Any) -> None:
     plt.close(figure)
 
 
+def shown(experiment: Experiment, found: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each group that figures show."""
+    groups = experiment.panels or dict.fromkeys(cell.method.group for cell in found)
+    return {group: [cell for cell in found if cell.method.group == group] for group in groups}
+
+
 def over_islands(experiment: Experiment, found: list[Cell]) -> Any:
-    """Accuracy and NLL over P, ours as lines, the paper's as crosses."""
+    """Accuracy and NLL over P for every group, ours as lines, the paper's as crosses."""
     import matplotlib.pyplot as plt
 
-    groups = list(dict.fromkeys(cell.method.group for cell in found))
+    groups = shown(experiment, found)
+    columns = min(len(groups), ABREAST)
+    bands = -(-len(groups) // columns)
     figure, axes = plt.subplots(
-        2, len(groups), figsize=(3.2 * len(groups), 5.2), squeeze=False, sharey="row", layout="constrained"
+        2 * bands, columns, figsize=(3.2 * columns, 5.2 * bands), squeeze=False, layout="constrained"
     )
-    for column, group in enumerate(groups):
-        methods = dict.fromkeys(method.name for method in experiment.methods if method.group == group)
-        for colour, name in enumerate(methods):
-            for line in ("evidence", "equal"):
-                chosen = [cell for cell in found if cell.method.name == name and cell.weighting == line]
-                _draw_line(axes[:, column], chosen, f"C{colour}", dashed=line == "equal")
-        axes[0, column].set_title(group)
-        axes[1, column].set_xlabel("P")
-        axes[0, column].legend(fontsize="x-small")
-    axes[0, 0].set_ylabel("accuracy, %")
-    axes[1, 0].set_ylabel("NLL a datum")
+    for axis in axes.flat[2 * len(groups) :]:
+        axis.set_visible(False)
+    for place, (group, mine) in enumerate(groups.items()):
+        band, column = divmod(place, columns)
+        for axis, metric in zip(axes[2 * band : 2 * band + 2, column], SCORES, strict=True):
+            _over_islands(axis, mine, metric, colours_of(experiment))
+        axes[2 * band, column].set_title(group)
+        _name(axes[2 * band, column])
+        axes[2 * band + 1, column].set_xlabel("P")
+    for band in range(bands):
+        for row, label in enumerate(SCORES.values()):
+            axes[2 * band + row, 0].set_ylabel(label)
     return figure
 
 
-def _draw_line(axes: Any, found: list[Cell], colour: str, *, dashed: bool) -> None:
-    if not found:
-        return
-    method: Method = found[0].method
-    for axis, metric in zip(axes, ("accuracy", "nll"), strict=True):
-        ran = [cell for cell in found if cell.realizations]
-        x = [cell.row for cell in ran]
-        summaries = [cell.summary(metric) for cell in ran]
-        y = [summary.mean for summary in summaries if summary]
-        error = [(summary.standard_error or 0.0) for summary in summaries if summary]
-        style = ":" if dashed and method.weighs else "-"
-        label = f"{method.column}, equal weights" if dashed and method.weighs else method.column
-        axis.errorbar(x, y, error, color=colour, linestyle=style, marker="o", markersize=3, label=label)
-        printed = [(cell.row, value) for cell in found if (value := cell.printed(metric)) is not None]
-        if printed and not (dashed and method.weighs):
-            axis.plot(*np.transpose(printed), "x", color=colour)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(method.rows, [str(row) for row in method.rows])
+def _over_islands(axis: Any, found: Sequence[Cell], metric: str, colours: Mapping[str, str]) -> None:
+    for label, mine, look in _lines(found, colours):
+        if mine[0].method.shares:  # a single chain, whose end stands for all P
+            for value, style in ((_mean(mine[-1], metric), "-"), (mine[-1].printed(metric), ":")):
+                if value is not None:
+                    axis.axhline(value, color=look["color"], linestyle=style, linewidth=1, label=label)
+                    label = ""
+            continue
+        _points(axis, [(cell.row, cell.row, cell) for cell in mine], metric, look, label)
+    rows = sorted({cell.row for cell in found if not cell.method.shares})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(rows, [str(row) for row in rows])
 
 
-def longest(found: Sequence[Cell]) -> str:
-    """The group whose particles took most epochs."""
-    ran = [cell for cell in found if cell.realizations and cell.method.parts == 1]
-    return max(ran, key=lambda cell: cell.epochs or 0.0).method.group
+def colours_of(experiment: Experiment) -> dict[str, str]:
+    """The same for a column in all panels."""
+    columns = dict.fromkeys(method.column for method in experiment.methods)
+    return {column: f"C{number}" for number, column in enumerate(columns)}
 
 
-def has_synopsis(found: Sequence[Cell]) -> bool:
+def _lines(found: Sequence[Cell], colours: Mapping[str, str]) -> list[tuple[str, list[Cell], dict[str, str]]]:
+    """What belongs to one line, with its name and its look: a colour for each method, dots for equal weights."""
+    lines = []
+    for column, weighting in dict.fromkeys((cell.method.column, cell.weighting) for cell in found):
+        mine = [cell for cell in found if (cell.method.column, cell.weighting) == (column, weighting)]
+        dotted = mine[0].method.weighs and weighting == "equal"
+        look = {"color": colours[column], "linestyle": ":" if dotted else "-"}
+        lines.append((f"{column}, equal weights" if dotted else column, mine, look))
+    return lines
+
+
+def _islands_run(found: Sequence[Cell]) -> int:
+    """The most islands of a cell that was run."""
+    return max((cell.row for cell in found if cell.realizations and not cell.method.shares), default=0)
+
+
+def _length(found: Sequence[Cell]) -> float:
+    """Epochs that particles of a group take: of its shortest method, since serial chains take other ones."""
+    return min(cell.method.epochs for cell in found)
+
+
+def widest(experiment: Experiment, found: Sequence[Cell]) -> str:
+    """Of the groups that were run with most islands, the longest."""
+    groups = shown(experiment, found)
+    return max(groups, key=lambda group: (_islands_run(groups[group]), _length(groups[group])))
+
+
+def has_synopsis(experiment: Experiment, found: Sequence[Cell]) -> bool:
     """Whether at least two groups were run whose lengths differ."""
-    ran = [cell for cell in found if cell.realizations and cell.method.parts == 1]
-    lengths = {cell.method.group: cell.method.epochs for cell in ran}.values()
+    lengths = [_length(mine) for mine in shown(experiment, found).values() if _islands_run(mine)]
     return len(lengths) > 1 and max(lengths) > 1.5 * min(lengths)
 
 
-def synopsis(found: Sequence[Cell]) -> Any:
-    """NLL over P for the longest runs, and over epochs for all; ours as lines, the paper's as crosses."""
+def synopsis(experiment: Experiment, found: Sequence[Cell]) -> Any:
+    """Scores over P for the runs with most islands, and over epochs for all lengths."""
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    chosen = [cell for cell in found if cell.method.parts == 1]
-    best = longest(found)
-    lines = dict.fromkeys((cell.method.column, cell.weighting) for cell in chosen)
-    for colour, (column, weighting) in enumerate(lines):
-        mine = [cell for cell in chosen if (cell.method.column, cell.weighting) == (column, weighting)]
-        label = f"{column}, {weighting} weights" if mine[0].method.weighs else column
-        look = {"color": f"C{colour}", "linestyle": ":" if mine[0].method.weighs and weighting == "equal" else "-"}
-        _points(left, [(cell.row, cell) for cell in mine if cell.method.group == best], look, label)
-        rows = [{cell.row for cell in mine if cell.method.name == name and cell.realizations}
-                for name in {cell.method.name for cell in mine if cell.realizations}]  # fmt: skip
-        common = max(set.intersection(*rows), default=None) if rows else None
-        ran = [(cell.epochs or 0.0, cell) for cell in mine if cell.row == common and cell.realizations]
-        _points(right, sorted(ran, key=lambda pair: pair[0]), look, f"{label}, P = {common}")
-    left.set(xlabel="islands P", ylabel="NLL a datum", title=f"more islands, {best}")
-    left.set_xscale("log", base=2)
-    right.set(xlabel="epochs of one particle", title="longer runs", xscale="log")
-    right.xaxis.set_minor_formatter(lambda value, place: "")
-    for axis in (left, right):
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize="x-small")
+    groups = shown(experiment, found)
+    best = widest(experiment, found)
+    chosen = [cell for mine in groups.values() for cell in mine if not cell.method.shares]
+    figure, axes = plt.subplots(2, 2, figsize=(8, 6), layout="constrained", squeeze=False)
+    for row, (metric, label) in enumerate(SCORES.items()):
+        left, right = axes[row]
+        _over_islands(left, groups[best], metric, colours_of(experiment))
+        for name, mine, look in _lines(chosen, colours_of(experiment)):
+            row_of = [cell.row for cell in mine if cell.realizations]
+            usual = max(row_of, key=lambda P: (row_of.count(P) > 1, P), default=None)  # that several lengths have
+            line = [(cell.epochs, cell.printed("epochs"), cell) for cell in mine if cell.row == usual]
+            _points(
+                right, sorted(line, key=lambda one: one[2].method.epochs), metric, look, f"{name}, P = {usual}"
+            )
+        left.set_ylabel(label)
+        right.set_xscale("log")
+        right.xaxis.set_minor_formatter(lambda value, place: "")
+    axes[0, 0].set_title(f"more islands, {best}")
+    axes[0, 1].set_title("longer runs")
+    axes[1, 0].set_xlabel("islands P")
+    axes[1, 1].set_xlabel("epochs one after another")
+    for axis in axes[0]:
+        _name(axis)
     return figure
 
 
-def _points(axis: Any, found: Sequence[tuple[float, Cell]], look: dict[str, str], label: str) -> None:
-    """Ours with error bars; the paper's at its own place."""
-    ran = [(x, summary) for x, cell in found if (summary := cell.summary("nll"))]
+def _name(axis: Any) -> None:
+    """A legend, if there is a line."""
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize="x-small")
+
+
+def _mean(cell: Cell, metric: str) -> float | None:
+    summary = cell.summary(metric)
+    return None if summary is None else summary.mean
+
+
+def _points(
+    axis: Any,
+    found: Sequence[tuple[float | None, float | None, Cell]],
+    metric: str,
+    look: dict[str, str],
+    label: str,
+) -> None:
+    """Ours with error bars, and the paper's as crosses, each at its own place."""
+    ran = [(x, summary) for x, _, cell in found if x is not None and (summary := cell.summary(metric))]
     if ran:
         error = [summary.standard_error or 0.0 for _, summary in ran]
         y = [summary.mean for _, summary in ran]
         axis.errorbar([x for x, _ in ran], y, error, marker="o", markersize=3, label=label, **look)
-    printed = [(x, value) for x, cell in found if (value := cell.printed("nll")) is not None]
-    if printed:
+    printed = [(x, value) for _, x, cell in found if x is not None and (value := cell.printed(metric)) is not None]
+    if printed and look["linestyle"] == "-":
         axis.plot(*np.transpose(printed), "x", color=look["color"])

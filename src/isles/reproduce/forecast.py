@@ -19,7 +19,7 @@ from isles.definition import import_problem
 from isles.engines.local import usable_cpus
 from isles.planning.calibration import Order, calibrate
 from isles.reproduce.experiments import Experiment, Method
-from isles.reproduce.work import is_done
+from isles.reproduce.islands import is_done
 
 SECONDS = 2.0  # of measuring for each problem
 Rate = Callable[[Method], float | None]

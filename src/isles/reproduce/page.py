@@ -4,51 +4,54 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
-from collections.abc import Iterable
-from importlib.metadata import version
-from pathlib import Path
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from isles import data as datasets
+import numpy as np
+
 from isles.definition import processor
-from isles.reproduce import figures, islands
-from isles.reproduce.experiments import METRICS, Experiment
+from isles.reproduce import figures, islands, sides
+from isles.reproduce.experiments import METRICS, Experiment, Method
+from isles.reproduce.islands import Scored
 from isles.reproduce.tables import Cell, cells
 
 FAR = 4.0  # standard errors beyond which a difference from the paper is pointed at
 HEAD = (
-    "| method | weights | P | realizations | accuracy, % | paper | gap | NLL | paper | gap | H_ep | paper "
-    "| H_tot | paper | island ESS | epochs | paper |"
+    "| method | weights | P | NP | realizations | accuracy, % | paper | gap | NLL | paper | gap | H_ep | paper "
+    "| gap | H_tot | paper | gap | island ESS | epochs | paper |"
 )
 
 
 def write(experiment: Experiment) -> None:
     """Everything that follows from the committed islands."""
     experiment.folder.mkdir(parents=True, exist_ok=True)
-    test = datasets.load(experiment.data, test=experiment.test)
-    found = cells(experiment, test.y_test)
-    results = summarise(experiment, found, repr(test))
+    scored = islands.scored(experiment) or Scored(0, np.array([], int))
+    found = cells(experiment, scored.labels)
+    results = summarise(experiment, found, scored)
     (experiment.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     figures.write(experiment, found)
-    (experiment.folder / "README.md").write_text(text(experiment, results, found))
+    (experiment.folder / "README.md").write_text(text(experiment, results, found, scored))
 
 
-def summarise(experiment: Experiment, found: list[Cell], data: str) -> dict[str, Any]:
+def summarise(experiment: Experiment, found: list[Cell], scored: Scored) -> dict[str, Any]:
     """All of it, for machines: every realization's values, seeds, versions and cost."""
     kept = [island for path in experiment.folder.glob("islands/*/*.npz") if (island := islands.read(path))]
     seconds = [island.seconds for island in kept if island.seconds is not None]
     return {
         "experiment": experiment.name,
-        "command": f"isles reproduce {experiment.name}",
-        "commit": commit(experiment.folder),
-        "data": data,
+        "command": f"isles reproduce {experiment.name}{' --budget quick' if experiment.test else ''}",
+        "data": {"name": experiment.data, "train": scored.train, "test": scored.test},
         "machine": {"processor": processor(), "python": platform.python_version()},
-        "versions": {name: version(name) for name in ("isles", "jax", "jaxlib", "numpy")},
+        "versions": [
+            dict(pairs)
+            for pairs in sorted({tuple(sorted(one.versions.items(), key=str)) for one in kept}, key=str)
+        ],
         "particle_epochs": sum(island.particle_epochs for island in kept),
         "core_seconds": round(sum(seconds)),
         "islands": len(kept),
         "seeds": {method.name: experiment.seed(method) for method in experiment.methods},
+        "numbers": "of island p in realization r: 1024 r + p",
         "warnings": sorted({message for island in kept for message in island.warnings}),
         "cells": [
             {
@@ -66,34 +69,37 @@ def summarise(experiment: Experiment, found: list[Cell], data: str) -> dict[str,
     }
 
 
-def text(experiment: Experiment, results: dict[str, Any], found: list[Cell]) -> str:
+def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], scored: Scored) -> str:
     """The page."""
     groups = dict.fromkeys(cell.method.group for cell in found)
-    far = [cell for cell in found if any(abs(cell.gap(metric) or 0) > FAR for metric in METRICS)]
     parts = [
         f"# {experiment.title}",
         experiment.about.strip(),
-        f"Data: {results['data'].strip('<>')}. Islands run so far: {results['islands']}, with "
-        f"{results['particle_epochs']:.3g} particle-epochs in {results['core_seconds'] / 3600:.2f} core hours on "
-        f"{results['machine']['processor']}.",
+        f"Data: {experiment.data}, {scored.train:,} training and {scored.test:,} test rows at hand. Islands run "
+        f"so far: {results['islands']}, with {results['particle_epochs']:.3g} particle-epochs in "
+        f"{results['core_seconds'] / 3600:.2f} core hours on {results['machine']['processor']}.",
         f"Made by `{results['command']}`, which goes on where it stands; this page and the tables follow from the "
-        f"files in [islands](islands). Figures are means over realizations ± standard error (with R − 1; with one "
-        f"realization there is none). *gap* is ours minus the paper's, in standard errors; beyond {FAR:g} it is "
-        f"bold. *H_ep* and *H_tot* are mean epistemic and total entropies in nats.",
+        f"files in [islands](islands). Figures are means over realizations ± standard error (with R − 1, so of "
+        f"two realizations it is rough; of one there is none). *gap* is ours minus the paper's, in standard "
+        f"errors: ours and, for the accuracy, the paper's; beyond {FAR:g} it is bold. *H_ep* and *H_tot* are mean "
+        f"epistemic and total entropies in nats. *NP* counts all draws of a row.",
         "![accuracy and NLL over P](figure.svg)",
     ]
-    if figures.has_synopsis(found):
+    if figures.has_synopsis(experiment, found):
+        best = figures.widest(experiment, found)
         parts.append(
-            f"What more islands bring (left, {figures.longest(found)}) and what longer runs bring (right; for "
-            "every method the most islands that all its lengths have), crosses being the paper's:\n\n"
-            "![NLL over P, and over epochs](synopsis.svg)"
+            f"What more islands bring (left, {best}) and what longer runs bring (right), crosses being the "
+            f"paper's:\n\n![accuracy and NLL over P, and over epochs](synopsis.svg)"
         )
     for group in groups:
-        rows = [_row(cell) for cell in found if cell.method.group == group]
-        parts.append("\n".join([f"## {group}\n", HEAD, "|" + "---|" * (HEAD.count("|") - 1), *rows]))
+        mine = [cell for cell in found if cell.method.group == group]
+        table = [HEAD, "|" + "---|" * (HEAD.count("|") - 1), *map(_row, mine)]
+        parts.append("\n".join([f"## {group}\n", *_subset(experiment, scored, mine[0].method), *table]))
+    parts += sides.text(experiment, found)
+    far, ran = (len([cell for cell in found if choose(cell)]) for choose in (is_far, is_counted))
     if far:
-        count = sum(bool(cell.realizations) for cell in found)
-        parts.append(f"{len(far)} of {count} cells that were run differ from the paper by more than {FAR:g}.")
+        parts.append(f"{far} of {ran} cells that were run differ from the paper by more than {FAR:g} in a score.")
+    parts.append("## What was left out\n\n" + "\n".join(_left_out(experiment, scored, found)))
     if results["warnings"]:
         listed = "\n".join(f"- {message}" for message in _kinds(results["warnings"]))
         parts.append(f"## What the runs said themselves\n\nOne message of each kind:\n\n{listed}")
@@ -103,24 +109,65 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell]) -> 
     return "\n\n".join(parts) + "\n"
 
 
+def is_counted(cell: Cell) -> bool:
+    """Whether a cell was run, and is not the same as another: with one island all weights are equal."""
+    return bool(cell.realizations) and not (cell.method.weighs and cell.row == 1 and cell.weighting == "equal")
+
+
+def is_far(cell: Cell) -> bool:
+    """Whether a cell that counts differs from the paper in a score."""
+    return is_counted(cell) and any(abs(cell.gap(metric) or 0) > FAR for metric in METRICS)
+
+
+def _subset(experiment: Experiment, scored: Scored, method: Method) -> list[str]:
+    """What part of the paper's data a table is of, if it is a part."""
+    theirs, train = experiment.paper_rows, _train_rows(scored, method)
+    if theirs is None or (train, scored.test) == theirs or not scored.test:
+        return []
+    return [
+        f"{train:,} of the paper's {theirs[0]:,} training and {scored.test:,} of its {theirs[1]:,} test rows: "
+        f"gaps are between different data.\n"
+    ]
+
+
+def _train_rows(scored: Scored, method: Method) -> int:
+    """Training rows of a method: those at hand, or the first of them."""
+    chosen = re.search(r"[?&]train=(\d+)", method.problem)
+    return min(int(chosen[1]), scored.train) if chosen else scored.train
+
+
+def _left_out(experiment: Experiment, scored: Scored, found: Sequence[Cell]) -> list[str]:
+    lines = [line for line in experiment.left_out.strip().splitlines() if line]
+    for name in dict.fromkeys(cell.method.name for cell in found):
+        mine = [cell for cell in found if cell.method.name == name]
+        method, ran = mine[0].method, [cell for cell in mine if cell.realizations]
+        whole = method.extents["paper"].realizations
+        short = [cell for cell in mine if len(cell.realizations) < whole]
+        rows = ", ".join(dict.fromkeys(str(cell.row) for cell in short))
+        most = max((len(cell.realizations) for cell in short), default=0)
+        if not ran:
+            lines.append(f"- {method.column}, {method.group}: not run.")
+        elif short:
+            what = "shares of the chain" if method.shares else "P"
+            lines.append(
+                f"- {method.column}, {method.group}: at most {most} of the paper's {whole} realizations for "
+                f"{what} = {rows}."
+            )
+    return lines or ["- Nothing: every cell has the paper's realizations."]
+
+
 def _row(cell: Cell) -> str:
     method = cell.method
-    weighting = cell.weighting if method.weighs else ""
-    start = f"| {method.column} | {weighting} | {cell.row} "
-    if not cell.realizations:
-        theirs = [_number(cell.printed(name), name) for name in METRICS]
-        printed = (
-            f"| not run | {theirs[0]} | | not run | {theirs[1]} | | not run | {theirs[2]} | not run | {theirs[3]} "
-        )
-        return start + "| 0 " + printed + f"| | not run | {_number(cell.printed('epochs'), 'epochs')} |"
-    columns = [str(len(cell.realizations))]
+    place = f"{cell.row}/{method.parts} of the chain" if method.shares else str(cell.row)
+    columns = [method.column, cell.weighting if method.weighs else "", place, str(method.draws(cell.row))]
+    columns.append(str(len(cell.realizations)))
     for metric in METRICS:
-        columns += [_ours(cell, metric), _number(cell.printed(metric), metric)]
-        if metric in ("accuracy", "nll"):
-            columns.append(_gap(cell.gap(metric)))
-    ess = "" if cell.island_ess is None else f"{cell.island_ess:.2f}"
-    columns += [ess, _number(cell.epochs, "epochs"), _number(cell.printed("epochs"), "epochs")]
-    return start + "".join(f"| {column} " for column in columns) + "|"
+        ours = _ours(cell, metric) if cell.realizations else "not run"
+        columns += [ours, _number(cell.printed(metric), metric), _gap(cell.gap(metric))]
+    columns.append("" if cell.island_ess is None or not method.weighs else f"{cell.island_ess:.2f}")
+    columns.append(_number(cell.epochs, "epochs") if cell.realizations else "not run")
+    columns.append(_number(cell.printed("epochs"), "epochs"))
+    return "".join(f"| {column} " for column in columns) + "|"
 
 
 def _ours(cell: Cell, metric: str) -> str:
@@ -134,7 +181,8 @@ def _ours(cell: Cell, metric: str) -> str:
 def _number(value: float | None, metric: str) -> str:
     if value is None:
         return ""
-    return {"accuracy": f"{value:.2f}", "epochs": f"{value:.4g}"}.get(metric, f"{value:.4f}")
+    shown = {"accuracy": f"{value:.2f}", "epochs": f"{value:.4g}", "epistemic": f"{value:.3g}"}
+    return shown.get(metric, f"{value:.4f}")
 
 
 def _gap(gap: float | None) -> str:
@@ -149,14 +197,3 @@ def _kinds(messages: Iterable[str]) -> list[str]:
     for message in messages:
         kinds.setdefault(" ".join(message.split()[:4]), message)
     return list(kinds.values())
-
-
-def commit(folder: Path) -> str | None:
-    """The commit of the code, if it is in a repository."""
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=folder, check=True, capture_output=True, text=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,10 @@ import numpy as np
 
 import isles
 from isles.cli.settings import build_sampler
+from isles.definition import island_numbers
 from isles.posterior import Posterior
 from isles.reproduce import islands
-from isles.reproduce.experiments import Experiment, Method, Piece, Place
+from isles.reproduce.experiments import NUMBERED, Experiment, Method, Piece, Place
 from isles.reproduce.islands import Island
 from isles.store.status import read_status
 
@@ -44,33 +49,29 @@ def run(
         Whether all of it is done.
     """
     test = isles.data.load(experiment.data, test=experiment.test)
+    islands.agree(experiment, islands.Scored(len(test.x_train), test.y_test))
     begun = time.monotonic()
     pieces = experiment.queue(budget)
     complete = True
     for number, piece in enumerate(pieces, 1):
-        piece = left_of(experiment, piece)
+        folder = None if budget == "quick" and not options.get("engine") else work_folder(experiment, piece)
+        if folder is None or not folder.exists():  # else the same islands again, of which it holds some
+            piece = left_of(experiment, piece)
+            folder = folder and work_folder(experiment, piece)
         left = None if max_seconds is None else max_seconds - (time.monotonic() - begun)
         if not piece.places:
             continue
         if left is not None and left <= 0:
             return False
         say(f"{experiment.name} {number}/{len(pieces)}: {piece.method.name}, {len(piece.places)} islands")
-        here = budget == "quick" and not options.get("engine")
-        folder = None if here else work_folder(experiment, piece)
         complete &= run_piece(experiment, piece, test.x_test, folder, left, options)
     return complete
 
 
 def left_of(experiment: Experiment, piece: Piece) -> Piece:
     """What of a piece is still to run."""
-    return Piece(
-        piece.method, tuple(place for place in piece.places if not is_done(experiment, piece.method, place))
-    )
-
-
-def is_done(experiment: Experiment, method: Method, place: Place) -> bool:
-    """Whether an island's statistics are there."""
-    return islands.path_of(experiment, method, place).exists()
+    todo = (place for place in piece.places if not islands.is_done(experiment, piece.method, place))
+    return Piece(piece.method, tuple(todo))
 
 
 def work_folder(experiment: Experiment, piece: Piece) -> Path:
@@ -97,20 +98,57 @@ def run_piece(
             islands=numbers, seed=experiment.seed(method), islands_per_block=method.together,
             folder=folder, max_seconds=max_seconds, allow_partial=True, **options,
         )  # fmt: skip
-    said = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is isles.IslesWarning))
-    present = [place for place in piece.places if place.number not in posterior.missing]
     alone = [(time.monotonic() - begun) / len(numbers)] * len(numbers)
-    seconds = alone if folder is None else block_seconds(folder)
-    for index, place in enumerate(present):
-        position = numbers.index(place.number)
-        for part, island in enumerate(
-            statistics(method, posterior, index, x, experiment.seed(method), place.number, seconds[position], said)
-        ):
-            kept = Place(place.realization, place.island + part)
-            islands.save(islands.path_of(experiment, method, kept), island)
+    keep(experiment, piece, posterior, x, alone if folder is None else block_seconds(folder), _said(caught))
     if folder is not None and not posterior.missing:
         shutil.rmtree(folder)
     return not posterior.missing
+
+
+def harvest(experiment: Experiment) -> None:
+    """Keep the statistics of islands that are finished inside pieces that are not."""
+    x = None
+    for folder in sorted((experiment.folder / "unfinished").glob("*/run.json")):
+        settings = json.loads(folder.read_text())["settings"]
+        numbers = island_numbers(settings) or range(settings["islands"])
+        name = folder.parent.name.rpartition("-")[0]
+        method = next((method for method in experiment.methods if method.name == name), None)
+        if method is None:
+            continue
+        places = tuple(Place(*divmod(number, NUMBERED)) for number in numbers)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                posterior = isles.merge(folder.parent, allow_partial=True)
+        except isles.PartialRunError:  # none is finished
+            continue
+        if x is None:
+            x = isles.data.load(experiment.data, test=experiment.test).x_test
+        keep(experiment, Piece(method, places), posterior, x, block_seconds(folder.parent), _said(caught))
+
+
+def keep(
+    experiment: Experiment,
+    piece: Piece,
+    posterior: Posterior,
+    x: Any,
+    seconds: Sequence[float | None],
+    said: tuple[str, ...],
+) -> None:
+    """Write the statistics of those islands of a piece that a posterior has."""
+    method, seed = piece.method, experiment.seed(piece.method)
+    present = [place for place in piece.places if place.number not in posterior.missing]
+    for index, place in enumerate(present):
+        if islands.is_done(experiment, method, place):
+            continue
+        took = seconds[piece.places.index(place)]
+        for part, island in enumerate(statistics(method, posterior, index, x, seed, place.number, took, said)):
+            kept = Place(place.realization, place.island + part)
+            islands.save(islands.path_of(experiment, method, kept), island)
+
+
+def _said(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(each.message) for each in caught if each.category is isles.IslesWarning))
 
 
 def block_seconds(folder: Path) -> Sequence[float | None]:
@@ -132,25 +170,53 @@ def statistics(
     said: tuple[str, ...],
 ) -> list[Island]:
     """Of one island, or of the parts of one chain."""
-    epochs = 1 + float(np.nansum(posterior.trace["epochs"][:, index]))
     evidence = posterior.island_log_evidence
     draws = posterior.log_weights.shape[1]
     size = draws // method.parts
+    spent = epochs_of_parts(method, posterior, index)
+    total = sum(spent)
     found = []
-    for first in range(0, draws, size):
-        alone = posterior.select(index, slice(first, first + size))
+    for part, epochs in enumerate(spent):
+        alone = posterior.select(index, slice(part * size, (part + 1) * size))
         predicted: Any = alone.predict(x)
         found.append(
             Island(
                 probabilities=predicted.probabilities,
                 draw_entropy=float(predicted.aleatoric.mean()),
                 log_evidence=None if evidence is None else float(evidence[index]),
-                epochs=epochs / method.parts,
-                particle_epochs=round(epochs * method.width / method.parts),
-                seconds=None if seconds is None else seconds / method.parts,
+                epochs=epochs,
+                particle_epochs=round(epochs * method.width),
+                seconds=None if seconds is None else seconds * epochs / total,
                 seed=seed,
                 number=number,
                 warnings=said,
+                settings=method.settings,
+                versions=versions(),
             )
         )
     return found
+
+
+def epochs_of_parts(method: Method, posterior: Posterior, index: int) -> list[float]:
+    """Of one particle; of the parts that a chain is cut into, the first has burn-in, too."""
+    spent = 1 + np.nancumsum(posterior.trace["epochs"][:, index])
+    if method.parts == 1:
+        return [float(spent[-1])]
+    burn_in, thin = (int(method.sampling.get(name, 1)) for name in ("burn_in", "thin"))
+    last = np.arange(1, method.parts + 1) * posterior.log_weights.shape[1] // method.parts - 1
+    ends = np.interp(burn_in + last * thin, posterior.trace["step"][:, index], spent)
+    return np.diff(ends, prepend=0.0).tolist()
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    """Of what an island is made with, and the commit of its code, if it is in a repository."""
+    found: dict[str, str | None] = {name: version(name) for name in ("isles", "jax", "jaxlib", "numpy")}
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=Path(isles.__file__).parent,
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return found | {"commit": None}
+    return found | {"commit": asked.stdout.strip()}
