@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 from experiments.studies import (
+    communication,
     credit,
     ensembles,
     evidence,
@@ -177,9 +179,10 @@ def test_communication_page_from_made_up_pieces(own: Path) -> None:
     cell = {cell.name: cell for cell in chosen.cells}
     exchanged = {"resample_seconds": 0.3, "read_seconds": 0.1, "reduce_seconds": 0.01, "oversubscribed": False}
     one = {"epochs": 110, "stages": 5, "seconds": 33.0, "cpu_seconds": 49.5, "accuracy": 85.0, "nll": 0.46}
+    one |= {"epistemic": 0.15, "entropy": 0.8}
     keep(chosen, cell["one-n128-k2"], 0, one | exchanged, particle_epochs=2 * 110)  # 2 · 33 s / 220: 300 ms
-    scores = {f"{name}_{way}": [1.0] * 4 for name in ("accuracy", "nll") for way in ("evidence", "equal")}
-    islands = {"epochs": [90.0, 110.0] * 4, "seconds": 100.0, "stages": 5, **scores}
+    scores = {name: [1.0] * 4 for name in communication.SCORES}
+    islands = {"epochs": [90.0, 110.0] * 4, "seconds": 100.0, "stages": 5, "island_ess": [1, 2, 3, 4], **scores}
     keep(chosen, cell["islands-n32"], 0, islands, particle_epochs=800)  # 2 · 100 s / 800: 250 ms
     page.write(chosen)
     facts = json.loads((chosen.folder / "results.json").read_text())["tables"]["one-n128-k2"]
@@ -191,7 +194,19 @@ def test_communication_page_from_made_up_pieces(own: Path) -> None:
     assert "| 256 | not run | not run | not run | not run | 22 % | 44 % | 75 % | 80 % |" in text
     assert "| 8 | 32 | 0 | not run" in text and "Stages have 22 leapfrogs, as measured" in text
     # an island of 110 epochs and 32 particles at 250 ms
-    assert "| 32 | 8 | 1 | 1 | 1 | 1 | 1 | 100 | 880 | 250 | 85.26 | 0.46 | 669.3 | 98.78 |" in text
+    ours = "| 32 | 8 | 1 | " + "1 | " * 8 + "4.00 | 100 | 880 | 250 "
+    assert f"{ours}| 85.26 | 0.46 | 0.1586 | 0.8066 | 669.3 | 98.78 |" in text
+
+
+def test_scores_of_islands_as_one() -> None:
+    """Two islands of one row: weights, entropies by hand."""
+    probabilities = np.array([[[0.8, 0.2]], [[0.4, 0.6]], [[0.0, 1.0]]])
+    found = communication.score(
+        probabilities, np.array([0.1, 0.3, 9.0]), np.array([0.75, 0.25]), SimpleNamespace(y_test=np.array([0]))
+    )
+    total = scipy.special.entr([0.7, 0.3]).sum()
+    expected = {"accuracy": 100, "nll": -np.log(0.7), "epistemic": total - 0.15, "entropy": total}
+    assert found == pytest.approx(expected)
 
 
 def test_ratio_is_of_the_same_draws() -> None:

@@ -23,24 +23,28 @@ class Printed(NamedTuple):
     epochs: float
     accuracy: float
     nll: float
+    epistemic: float
+    entropy: float
 
 
 PAPER_ONE = {
-    128: Printed(136.4, 759.2, 85.40, 0.4578),
-    256: Printed(172.5, 813.4, 85.36, 0.4545),
-    512: Printed(221.0, 836.0, 85.42, 0.4548),
-    1024: Printed(326.1, 834.0, 85.42, 0.4546),
+    128: Printed(136.4, 759.2, 85.40, 0.4578, 0.1538, 0.7916),
+    256: Printed(172.5, 813.4, 85.36, 0.4545, 0.1592, 0.7870),
+    512: Printed(221.0, 836.0, 85.42, 0.4548, 0.1595, 0.7845),
+    1024: Printed(326.1, 834.0, 85.42, 0.4546, 0.1604, 0.7877),
 }
 PAPER_ISLANDS = {
-    (16, 1): Printed(97.62, 514.6, 85.00, 0.4744),
-    (16, 2): Printed(97.62, 514.6, 84.84, 0.4708),
-    (32, 1): Printed(98.78, 669.3, 84.88, 0.4676),
-    (32, 2): Printed(98.78, 669.3, 84.94, 0.4654),
-    (32, 4): Printed(98.78, 669.3, 85.14, 0.4626),
-    (32, 8): Printed(98.78, 669.3, 85.26, 0.4600),
-    (32, 16): Printed(98.78, 669.3, 85.30, 0.4609),
-    (32, 32): Printed(98.78, 669.3, 85.40, 0.4597),
+    (16, 1): Printed(97.62, 514.6, 85.00, 0.4744, 0.1398, 0.7992),
+    (16, 2): Printed(97.62, 514.6, 84.84, 0.4708, 0.1522, 0.8156),
+    (32, 1): Printed(98.78, 669.3, 84.88, 0.4676, 0.1494, 0.8028),
+    (32, 2): Printed(98.78, 669.3, 84.94, 0.4654, 0.1538, 0.8085),
+    (32, 4): Printed(98.78, 669.3, 85.14, 0.4626, 0.1566, 0.8067),
+    (32, 8): Printed(98.78, 669.3, 85.26, 0.4600, 0.1586, 0.8066),
+    (32, 16): Printed(98.78, 669.3, 85.30, 0.4609, 0.1653, 0.8215),
+    (32, 32): Printed(98.78, 669.3, 85.40, 0.4597, 0.1631, 0.8167),
 }
+PRINTED = ("accuracy", "nll", "epistemic", "entropy", "epochs", "seconds")  # in the order of the tables
+PRINTED_NAMES = [f"paper's {name}" for name in ("accuracy", "NLL", "H_ep", "H_tot", "epochs", "s")]
 ABOUT = (
     (
         "One sampler with NP particles",
@@ -51,8 +55,9 @@ ABOUT = (
     ),
     (
         "SMC∥ with P islands of N",
-        "The first P islands of a run, weighted by evidence and equally. *alone*: the slowest island's seconds, "
-        "if each has a core of its own.",
+        "The first P islands of a run, weighted by evidence and equally. *island ESS* is that of the evidence "
+        "weights, *H_ep* and *H_tot* are mean epistemic and total entropies. *alone*: the slowest island's "
+        "seconds, if each has a core of its own.",
     ),
     (
         "What grows with NP",
@@ -68,6 +73,7 @@ ABOUT = (
         "this, and beyond the growth of epochs, has to come from elsewhere, such as waiting for the slowest core.",
     ),
 )
+SCORES = [f"{name}_{way}" for name in PRINTED[:4] for way in ("evidence", "equal")]
 NODE = 32  # particles, and cores, of a node in the paper
 EPOCHS = {8: 400, 16: 515, 32: 669, 64: 715, 128: 759, 256: 813}  # that a particle is expected to take
 DIMENSION, LEAPFROGS = 7890, 25  # of the CNN; of a stage, as long as none has been run
@@ -113,6 +119,7 @@ def run_islands(facts: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """All islands on the local engine; of every number of them, the first ones are scored."""
     import isles
     from isles import builtin
+    from isles.weights import island_weights
 
     problem = builtin.problem(**facts["problem"])
     sampler = together.sampler_of(facts)
@@ -126,48 +133,42 @@ def run_islands(facts: Mapping[str, Any], seed: int) -> dict[str, Any]:
     )  # fmt: skip
     seconds = time.perf_counter() - begun
     test = isles.data.load(facts["problem"]["data"], test=facts["test"])
-    each = [posterior.select(island) for island in range(max(facts["P"]))]
-    probabilities = np.stack([np.asarray(one.predict(test.x_test).probabilities) for one in each])
+    predicted: list[Any] = [posterior.select(island).predict(test.x_test) for island in range(max(facts["P"]))]
+    probabilities = np.stack([np.asarray(one.probabilities) for one in predicted])
+    own = np.array([float(one.aleatoric.mean()) for one in predicted])
     log_evidence = np.asarray(posterior.island_log_evidence)
     epochs = 1 + np.nansum(posterior.trace["epochs"], axis=0)  # of every island: the prior draw and the stages
+    shares = {
+        "evidence": [island_weights(log_evidence[:count]) for count in facts["P"]],
+        "equal": [np.full(count, 1 / count) for count in facts["P"]],
+    }
     return {
         "particle_epochs": posterior.epochs.total,
         "seconds": seconds,
         "epochs": epochs,
         "stages": np.isfinite(posterior.trace["tempering"]).sum(axis=0).mean(),
-        "log_evidence_std": log_evidence.std(ddof=1) if len(log_evidence) > 1 else None,
+        "log_evidence": log_evidence,
+        "island_ess": [1 / np.sum(weights**2) for weights in shares["evidence"]],
         **{
-            f"{name}_{way}": [
-                scale
-                * score(mix(probabilities[:count], log_evidence[:count] if way == "evidence" else None), test)
-                for count in facts["P"]
-            ]
-            for name, scale, score in (("accuracy", 100, accuracy), ("nll", 1, nll))
-            for way in ("evidence", "equal")
+            f"{name}_{way}": [score(probabilities, own, weights, test)[name] for weights in each]
+            for way, each in shares.items()
+            for name in ("accuracy", "nll", "epistemic", "entropy")
         },
     }
 
 
-def mix(probabilities: Any, log_evidence: Any) -> Any:
-    """Probabilities (P, rows, classes) of islands as one: weighted by evidence (P,), equally if that is None."""
-    if log_evidence is None:
-        return probabilities.mean(axis=0)
-    weights = np.exp(log_evidence - log_evidence.max())
-    return np.einsum("p,prc->rc", weights / weights.sum(), probabilities)
-
-
-def accuracy(probabilities: Any, test: Any) -> float:
-    """Share of test rows that are classified as labelled."""
+def score(probabilities: Any, own: Any, weights: Any, test: Any) -> dict[str, float]:
+    """Of the first islands as one: probabilities (P, rows, classes), mean entropies (P,) of draws, and weights."""
     import isles
 
-    return isles.metrics.accuracy(probabilities, test.y_test)
-
-
-def nll(probabilities: Any, test: Any) -> float:
-    """Mean over the test rows."""
-    import isles
-
-    return isles.metrics.nll(probabilities, test.y_test)
+    mixed = np.tensordot(weights, probabilities[: len(weights)], 1)
+    total = float(isles.metrics.entropy(mixed).mean())
+    return {
+        "accuracy": 100 * isles.metrics.accuracy(mixed, test.y_test),
+        "nll": isles.metrics.nll(mixed, test.y_test),
+        "epistemic": total - float(weights @ own[: len(weights)]),
+        "entropy": total,
+    }
 
 
 # ---- what follows from pieces ----
@@ -227,52 +228,41 @@ def _values(each: Ran, name: str, place: int | None = None) -> list[float]:
 def _one_table(one: Sequence[Ran]) -> str:
     rows = []
     for each in sorted(one, key=lambda each: (each["N"], each["processes"])):
-        printed = PAPER_ONE.get(each["N"])
-        said = ["", "", "", ""] if printed is None else [f"{value:.4g}" for value in printed]
-        paper = [said[2], said[3], said[1], said[0]]
+        paper = _said(PAPER_ONE.get(each["N"]))
         if not each:
-            rows.append([each["N"], each["processes"], 0, *["not run"] * 8, *paper])
+            rows.append([each["N"], each["processes"], 0, *["not run"] * 10, *paper])
             continue
         k, found = each["processes"], [piece["found"] for piece in each.pieces]
         mark = " (oversubscribed)" if found[0]["oversubscribed"] else ""
-        scores = [with_error(_values(each, name), 4) for name in ("accuracy", "nll", "epochs")]
+        scores = [with_error(_values(each, name), 4) for name in PRINTED[:5]]
         shares = [np.mean([communication_share(f) for f in found]), np.mean([waiting_share(f, k) for f in found])]
         cost = [f"{each.mean('stages'):.0f}", f"{each.mean('seconds'):.4g}", number(core_milliseconds(each))]
         shown = [f"{share:.2%}" for share in shares]
         rows.append([each["N"], f"{k}{mark}", len(each.pieces), *scores, *cost, *shown, *paper])
-    head = ["NP", "k", "realizations", "accuracy", "NLL", "epochs", "stages", "seconds", "ms", "communication"]
-    return table([*head, "waiting", *(f"paper's {name}" for name in ("accuracy", "NLL", "epochs", "s"))], rows)
+    head = ["NP", "k", "realizations", "accuracy", "NLL", "H_ep", "H_tot", "epochs", "stages", "seconds", "ms"]
+    return table([*head, "communication", "waiting", *PRINTED_NAMES], rows)
+
+
+def _said(printed: Printed | None) -> list[str]:
+    return ["" if printed is None else f"{getattr(printed, name):.4g}" for name in PRINTED]
 
 
 def _islands_table(islands: Sequence[Ran]) -> str:
     rows = []
     for each in islands:
         for place, count in enumerate(each["P"]):
-            printed = PAPER_ISLANDS.get((each["N"], count))
-            said = ["", "", "", ""] if printed is None else [f"{value:.4g}" for value in printed]
-            paper = [said[2], said[3], said[1], said[0]]
+            paper = _said(PAPER_ISLANDS.get((each["N"], count)))
             if not each:
-                rows.append([each["N"], count, 0, *["not run"] * 7, *paper])
+                rows.append([each["N"], count, 0, *["not run"] * 12, *paper])
                 continue
-            names = "accuracy_evidence", "accuracy_equal", "nll_evidence", "nll_equal"
-            scores = [with_error(_values(each, name, place), 4) for name in names]
+            scores = [with_error(_values(each, name, place), 4) for name in SCORES]
+            scores.append(f"{np.mean(_values(each, 'island_ess', place)):.2f}")
             epochs = np.array([f["epochs"][:count] for f in (piece["found"] for piece in each.pieces)])
             alone = epochs.max(axis=1).mean() * each["N"] * core_milliseconds(each) / 1e3
             cost = [f"{epochs.mean():.4g}", f"{alone:.4g}", number(core_milliseconds(each))]
             rows.append([each["N"], count, len(each.pieces), *scores, *cost, *paper])
-    head = [
-        "N",
-        "P",
-        "realizations",
-        "accuracy",
-        "equal weights",
-        "NLL",
-        "equal weights",
-        "epochs",
-        "alone, s",
-        "ms",
-    ]
-    return table([*head, *(f"paper's {name}" for name in ("accuracy", "NLL", "epochs", "s"))], rows)
+    both = [title for name in ("accuracy", "NLL", "H_ep", "H_tot") for title in (name, "equal weights")]
+    return table(["N", "P", "realizations", *both, "island ESS", "epochs", "alone, s", "ms", *PRINTED_NAMES], rows)
 
 
 def _reference(islands: Sequence[Ran]) -> Ran | None:
@@ -287,7 +277,7 @@ def _growth_table(one: Sequence[Ran], islands: Sequence[Ran]) -> str:
         there = [each for each in one if each["N"] == samples and each["processes"] <= 2]
         best = max((each for each in there if each), key=lambda each: each["processes"], default=None)
         if best is None or reference is None:
-            rows.append([samples, *["not run" if there else ""] * 4, *paper])
+            rows.append([samples, *["not run"] * 4, *paper])
             continue
         both, epochs, pace = growth(best, reference)
         shown = [f"{value:.1f} %" for value in (epochs, pace, both)]
@@ -319,17 +309,16 @@ def _facts(one: Sequence[Ran], islands: Sequence[Ran]) -> dict[str, Any]:
         if each:
             found = [piece["found"] for piece in each.pieces]
             facts[each.cell.name] = {
-                **{name: each.mean(name) for name in ("accuracy", "nll", "epochs", "stages", "seconds")},
+                **{name: each.mean(name) for name in (*PRINTED, "stages")},
                 "core_milliseconds": core_milliseconds(each),
                 "communication": float(np.mean([communication_share(f) for f in found])),
                 "waiting": float(np.mean([waiting_share(f, each["processes"]) for f in found])),
                 "oversubscribed": found[0]["oversubscribed"],
                 "growth": None if reference is None else growth(each, reference),
             }
-    names = "accuracy_evidence", "accuracy_equal", "nll_evidence", "nll_equal"
     for each in islands:
         if each:
-            scores = {name: np.mean(_values(each, name), axis=0).tolist() for name in names}
+            scores = {name: np.mean(_values(each, name), axis=0).tolist() for name in (*SCORES, "island_ess")}
             cost = {"epochs": island_epochs(each), "core_milliseconds": core_milliseconds(each)}
             facts[each.cell.name] = {"P": each["P"], **scores, **cost}
     return facts

@@ -55,6 +55,7 @@ def run(facts: Mapping[str, Any], part: int, seed: int) -> dict[str, Any]:
     inside, outside = (posterior.predict(x, per_draw=True).probabilities for x in (data.x_test, outside))
     rows = {
         name: score(*(merged(part, weights) for part in (inside, outside)), weights.ravel(), data.y_test)
+        | {"island_ess": float(1 / np.sum(weights.sum(axis=1) ** 2))}
         for name, weights in sizes(facts, posterior)
     }
     return {
@@ -78,7 +79,7 @@ def sample(facts: Mapping[str, Any], problem: isles.Problem, seed: int) -> isles
         return isles.sample(problem, sampler, islands=max(facts["islands"]), seed=seed, progress=False)
     start = isles.Optimised(*way) if way else "prior"
     chains = isles.MCMC(
-        isles.HMC(trajectory=facts["trajectory"]), chains=facts["N"], burn_in=facts["steps"], start=start
+        isles.HMC(trajectory=facts["trajectory"]), facts["N"], facts["steps"], start=start, tune="alone"
     )
     return isles.sample(problem, chains, seed=seed, progress=False)
 
@@ -140,7 +141,7 @@ def tell(ran: Sequence[Ran]) -> Story:
     body = []
     for each in ran:
         if not each:
-            body.append([each.cell.name, 0, *["not run"] * (len(SCORES) + 2)])
+            body.append([each.cell.name, 0, *["not run"] * (len(SCORES) + 3)])
             continue
         for row in each.pieces[0]["found"]["rows"]:
             values = {name: [piece["found"]["rows"][row][name] for piece in each.pieces] for name in SCORES}
@@ -148,11 +149,13 @@ def tell(ran: Sequence[Ran]) -> Story:
             parallel = each.mean("parallel_epochs")
             width = count or each["N"] * (int(row.split(",")[0].removeprefix("P = ")) if "P" in row else 1)
             shown = [with_error(values[name]) for name in SCORES]
+            ess = [piece["found"]["rows"][row]["island_ess"] for piece in each.pieces]
+            shown.append(f"{np.mean(ess):.2f}" if each["method"] == "smc" else "")
             body.append(
                 [label(each, row), each.realizations, *shown, f"{parallel:.4g}", f"{parallel * width:.3g}"]
             )
             facts[label(each, row)] = values | {"parallel_epochs": parallel, "total_epochs": parallel * width}
-    head = ["method", "realizations", *SCORES.values(), "epochs", "in all"]
+    head = ["method", "realizations", *SCORES.values(), "island ESS", "epochs", "in all"]
     section = (
         "## Scores\n\nMeans ± standard error over realizations. *H_ep* is the epistemic entropy, on digits and on "
         "inputs that are none; AUROC tells how well an entropy separates the two. *epochs* are those that one "

@@ -133,6 +133,7 @@ def work(job: Mapping[str, Any]) -> dict[str, Any]:
         predicted = posterior.predict(test.x_test)
         found["accuracy"] = 100 * isles.metrics.accuracy(predicted, test.y_test)
         found["nll"] = isles.metrics.nll(predicted, test.y_test)
+        found["epistemic"], found["entropy"] = float(predicted.epistemic.mean()), float(predicted.entropy.mean())
     return found
 
 
