@@ -217,6 +217,20 @@ def test_pages_follow_from_the_committed_islands(name: str, tmp_path: Path) -> N
         work.left_of(experiment, piece)  # raises if settings changed since
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mnist-short"])
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_quick_runs(name: str, own: Path) -> None:
+    """Every experiment in small."""
+    experiment = experiments.apart(experiments.load(own, name, "quick"))
+    try:
+        assert work.run(experiment, "quick", say=lambda _: None)
+    except FileNotFoundError as error:
+        pytest.skip(f"needs the data of {experiment.data}: {error}")
+    page.write(experiment)
+    results = json.loads((experiment.folder / "results.json").read_text())
+    assert results["islands"] > 0 and all(cell["realizations"] == [0] for cell in results["cells"])
+
+
 def test_quick_run_and_its_tables(own: Path) -> None:
     """A whole experiment in small: islands, parts of chains, page; and a second call that finds nothing to do."""
     experiment = experiments.apart(experiments.load(own, "mnist-short", "quick"))

@@ -1,4 +1,4 @@
-"""Particle-epochs a second of SMC on the MNIST CNN, on one core and on all."""
+"""Particle-epochs a second of SMC and of one chain of HMC on the MNIST CNN, on one core and on all."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ from experiments.studies.page import Ran, Story, table, with_error
 from experiments.studies.study import Cell
 
 PAPER = (  # its Table for different numbers of cores, nodes with 2 × Skylake of 16 cores
-    ("SMC, 1 core", 11.0),
-    ("HMC, 1 core", 10.4),
-    ("HMC, 32 cores", 84.8),
-    ("SMC, 32 cores (8.5 × 32)", 8.5 * 32),
+    ("SMC, 1 core", 11.0, 1),
+    ("SMC, 32 cores (8.5 × 32)", 8.5 * 32, 32),
+    ("HMC, one chain, 1 core", 10.4, 1),
+    ("HMC, one chain, 32 cores", 84.8, 32),
 )
 
 
 def cells(sizes: Mapping[str, Any]) -> list[Cell]:
-    """One process a core, each with an island of its own: no communication."""
+    """One process a core, each with an island of its own: no communication. And one chain, with a thread a core.
+
+    A chain is an island of one particle: it neither weighs nor resamples, and stages are parts of it.
+    """
     keys = "problem", "N", "stages", "leapfrogs", "step_size"
     work = {key: sizes[key] for key in keys} | {"realizations": 1}
-    return [
+    islands = [
         Cell(f"cores-{count}", work | {"cores": count}, sizes["parts"], count * island_epochs(work), "smc")
         for count in sizes["cores"]
     ]
+    chain = work | {"N": 1, "stages": sizes["chain_stages"]}
+    chains = [
+        Cell(f"chain-{count}", chain | {"cores": 1, "threads": count}, sizes["parts"], island_epochs(chain), "hmc")
+        for count in sizes["cores"]
+    ]
+    return islands + chains
 
 
 def island_epochs(facts: Mapping[str, Any]) -> int:
@@ -38,13 +47,14 @@ def island_epochs(facts: Mapping[str, Any]) -> int:
 def run(facts: Mapping[str, Any], part: int, seed: int) -> dict[str, Any]:
     """The same work in every process, at the same time."""
     job = {**facts, "seed": seed, "shared": False}
-    found = together.launch(job, facts["cores"], epochs=facts["cores"] * island_epochs(facts))
+    threads = facts.get("threads", 1)
+    found = together.launch(job, facts["cores"], epochs=facts["cores"] * island_epochs(facts), threads=threads)
     total, seconds = sum(each["particle_epochs"] for each in found), max(each["seconds"] for each in found)
     return {
         "particle_epochs": total,
         "rate": total / seconds,
         "wall_seconds": seconds,
-        "cpu_share": sum(each["cpu_seconds"] for each in found) / seconds / facts["cores"],
+        "cpu_share": sum(each["cpu_seconds"] for each in found) / seconds / (facts["cores"] * threads),
         "machine_cores": len(os.sched_getaffinity(0)),
     }
 
@@ -54,30 +64,48 @@ def rates(found: Ran) -> list[float]:
     return [piece["found"]["rate"] for piece in found.pieces]
 
 
+def cores(found: Ran) -> int:
+    """That it may use."""
+    return int(found["cores"] * found.cell.facts.get("threads", 1))
+
+
+def named(found: Ran) -> str:
+    """What a row is called."""
+    what = "HMC, one chain" if found.cell.kind == "hmc" else "SMC"
+    return f"{what}, {cores(found)} core{'s' * (cores(found) > 1)}"
+
+
 def tell(ran: Sequence[Ran]) -> Story:
     """A table beside the paper's."""
-    rows = [["paper", name, f"{rate:.4g}", f"{rate / PAPER[0][1]:.3g}", "", ""] for name, rate in PAPER]
-    single = next((each for each in ran if each and each["cores"] == 1), None)
+    rows = []
+    for name, rate, used in PAPER:
+        first = PAPER[0][1] if name.startswith("SMC") else PAPER[2][1]
+        rows.append(["paper", name, f"{rate:.4g}", f"{rate / used:.3g}", f"{rate / first:.3g}", ""])
     for each in ran:
-        cores = f"SMC, {each['cores']} core{'s' * (each['cores'] > 1)}"
+        name = named(each)
         if not each:
-            rows.append(["isles", cores, "not run", "not run", "not run", "not run"])
+            rows.append(["isles", name, *["not run"] * 4])
             continue
-        if each["cores"] > each.pieces[0]["found"]["machine_cores"]:
-            cores += " (oversubscribed)"
-        speedup = "" if single is None else f"{np.mean(rates(each)) / np.mean(rates(single)):.3g}"
-        times = f"{np.mean(rates(each)) / PAPER[0][1]:.3g}"
-        rows.append(["isles", cores, with_error(rates(each), 4), times, speedup, f"{each.mean('cpu_share'):.0%}"])
-    head = ["", "method", "particle-epochs a second", "times the paper's one core", "speedup", "of the CPU used"]
+        if cores(each) > each.pieces[0]["found"]["machine_cores"]:
+            name += " (oversubscribed)"
+        kind = "threads" in each.cell.facts
+        single = next(
+            (one for one in ran if one and cores(one) == 1 and ("threads" in one.cell.facts) == kind), None
+        )
+        rate = float(np.mean(rates(each)))
+        speedup = "" if single is None else f"{rate / np.mean(rates(single)):.3g}"
+        share = f"{each.mean('cpu_share'):.0%}"
+        rows.append(["isles", name, with_error(rates(each), 4), f"{rate / cores(each):.3g}", speedup, share])
+    head = ["", "method", "particle-epochs a second", "a core", "over one core's", "of the CPU used"]
     facts = {each.cell.name: {"rate": rates(each), "cpu_share": each.mean("cpu_share")} for each in ran if each}
-    facts |= {"paper": dict(PAPER)}
-    return Story([f"## Speed\n\n{table(head, rows)}"], partial(_draw, ran=ran), (5, 2.5), facts)
+    facts |= {"paper": {name: rate for name, rate, _ in PAPER}}
+    return Story([f"## Speed\n\n{table(head, rows)}"], partial(_draw, ran=ran), (5, 3), facts)
 
 
 def _draw(figure: Any, *, ran: Sequence[Ran]) -> None:
     axis = figure.subplots()
-    bars = [(f"paper: {name}", rate, "grey") for name, rate in PAPER]
-    bars += [(f"isles: {each['cores']} core(s)", float(np.mean(rates(each))), "C0") for each in ran if each]
+    bars = [(f"paper: {name}", rate, "grey") for name, rate, _ in PAPER]
+    bars += [(f"isles: {named(each)}", float(np.mean(rates(each))), "C0") for each in ran if each]
     names, heights, colours = zip(*bars, strict=True)
     axis.barh(names, heights, color=colours)
     axis.set(xscale="log", xlabel="particle-epochs a second")

@@ -1,6 +1,6 @@
 """SMC in several JAX processes at once: on one island that they share, or each on its own. `launch` starts them.
 
-A process is started afresh with one thread, compiles first, and times only what comes after.
+A process is started afresh with its number of threads, compiles first, and times only what comes after.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ PATIENCE, SLOWEST = 300.0, 5.0  # seconds to start in, and particle-epochs a sec
 REPEATS, REDUCTIONS = 10, 20
 
 
-def launch(job: Mapping[str, Any], processes: int, *, epochs: float) -> list[dict[str, Any]]:
+def launch(job: Mapping[str, Any], processes: int, *, epochs: float, threads: int = 1) -> list[dict[str, Any]]:
     """What each of so many processes finds. If one fails, or takes far too long, all are stopped.
 
     Args:
         job: what to sample, by `work`.
-        processes: one thread each.
+        processes: how many.
         epochs: of all particles, as expected.
+        threads: of each process.
     """
     import isles
 
     end = time.monotonic() + PATIENCE + epochs / SLOWEST
     call = [sys.executable, "-m", "experiments.studies.together", _free_address(), str(processes)]
-    environment = os.environ | {"NPROC": "1"}  # one thread each
+    environment = os.environ | {"NPROC": str(threads)}
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(processes)]
         running = [

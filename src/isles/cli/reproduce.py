@@ -69,6 +69,7 @@ def show(folder: Path, json: bool) -> int:
     names = experiments.names(folder)
     if not names:
         raise UsageError(f"{folder} holds no experiments; run in a clone of isles' repository, or give --folder")
+    from isles.engines.local import usable_cpus
     from isles.reproduce.forecast import forecast, remembered
 
     rate = remembered(output.say)
@@ -87,4 +88,11 @@ def show(folder: Path, json: bool) -> int:
             for row in rows
         ]
         output.show_table(columns, table)
+        known = [row for row in rows if row.hours_left is not None]
+        left, whole = (sum(getattr(row, name) for row in known) for name in ("hours_left", "standard_hours"))
+        output.say(
+            f"{left:.2g} of {whole:.2g} hours are left of all that have their data, on the {usable_cpus()} CPUs "
+            f"of this machine and with the data at hand; studies have a list of their own: python -m "
+            f"experiments.studies --list"
+        )
     return ExitCode.OK
