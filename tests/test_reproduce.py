@@ -315,18 +315,18 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     )  # fmt: skip
     done = call()
     assert done.returncode == 0, done.stderr
-    measured = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("measuring ")]
-    assert sorted(measured) == sorted(
-        {experiments.load(own, name).methods[0].problem for name in experiments.names(own)}
-    )
+    measured = [line[10:-4] for line in done.stderr.splitlines() if line.startswith("measuring ")]
+    cnn = experiments.load(own, "mnist-short").methods[0].problem
+    lost = experiments.load(own, "cifar10-short").methods[0].problem
+    assert measured == [lost, cnn, f"{cnn} in few chains"]
     cifar, mnist, twin = json.loads(done.stdout)
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
-    assert cifar["paper_hours"] is None and cifar["islands"] == 2
+    assert cifar["paper_hours"] is None and cifar["islands"] == 4
     assert mnist["done"] == 0 and mnist["islands"] == 311
     assert 0 < mnist["hours_left"] == mnist["standard_hours"] < mnist["paper_hours"]
     work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)
     cores = len(os.sched_getaffinity(0))
-    assert mnist["paper_hours"] == pytest.approx(work / mnist["epochs_per_second"] / cores / 3600)
+    assert mnist["paper_hours"] < work / mnist["epochs_per_second"] / cores / 3600  # the rate of few chains
     assert twin["epochs_per_second"] == mnist["epochs_per_second"]
     again = call()
     assert "measuring isles.builtin:problem?data=mnist" not in again.stderr and "remove it" in again.stderr
@@ -340,6 +340,9 @@ def test_the_command(own: Path) -> None:
     )  # fmt: skip
     wrong = call("mnist-shrt", "--folder", ".")
     assert wrong.returncode == 2 and "mnist-short" in wrong.stderr
+    (own / "speed").mkdir()
+    (own / "speed" / "study.toml").touch()
+    assert "python -m experiments.studies speed" in call("speed", "--folder", ".").stderr
     assert call("mnist-short").returncode == 2  # no folder named experiments here
     assert "budget" in call("mnist-short", "--folder", ".", "--budget", "quik").stderr
     done = call("mnist-short", "--folder", ".", "--budget", "quick", "--max-seconds", "0.000001")

@@ -81,7 +81,7 @@ def show(folder: Path, json: bool) -> int:
         table = [
             (
                 row.experiment,
-                f"{row.done} of {row.islands}",
+                f"{row.done} of {row.islands}" if row.islands else "paper only",
                 *("needs data" if hours is None else f"{hours:.2g}" for hours in row[-3:]),
                 row.title,
             )

@@ -153,6 +153,10 @@ def load(folder: Path, name: str, budget: str = "standard") -> Experiment:
     found = names(folder)
     if not found:
         raise ValueError(f"{folder} holds no experiments; run in a clone of isles' repository, or give --folder")
+    if name not in found and (folder / name / "study.toml").exists():
+        raise ValueError(
+            f"{name} is a study, which has a command of its own: python -m experiments.studies {name}"
+        )
     checks.choice("experiment", name, found)
     path = folder / name / "settings.toml"
     try:

@@ -1,7 +1,8 @@
 """What experiments would cost on this machine: expected particle-epochs over a rate measured for each problem.
 
-Where the data of an experiment are not at hand, there is nothing to measure, and its hours are not known. Rates
-are kept in isles' cache, for the same version of isles on the same kind of machine.
+A few chains side by side use a core worse than many particles, and have a rate of their own. Where the data of an
+experiment are not at hand, there is nothing to measure, and its hours are not known. Rates are kept in isles'
+cache, for the same version of isles on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from isles.reproduce.experiments import Experiment, Method
 from isles.reproduce.islands import is_done
 
 SECONDS = 2.0  # of measuring for each problem
+FEW = 8  # rows of a block, below which they go at another rate
 Rate = Callable[[Method], float | None]
 
 
@@ -44,11 +46,12 @@ def forecast(experiment: Experiment, rate: Rate) -> Cost:
     done = [(method, place) for method, place in places if is_done(experiment, method, place)]
     known = Cost(experiment.name, experiment.title, len(done), len(places))
     rates: dict[str, float] = {}
-    for problem in dict.fromkeys(method.problem for method in experiment.methods):
-        found = rate(next(m for m in experiment.methods if m.problem == problem and m.width > 1))
-        if found is None:
-            return known
-        rates[problem] = found
+    for method in experiment.methods:
+        if kind(method) not in rates:
+            found = rate(method)
+            if found is None:
+                return known
+            rates[kind(method)] = found
     left = {
         method.name: 1 - sum(m is method for m, _ in done) / max(sum(m is method for m, _ in places), 1)
         for method in experiment.methods
@@ -56,7 +59,7 @@ def forecast(experiment: Experiment, rate: Rate) -> Cost:
 
     def hours(budget: str, shares: Mapping[str, float]) -> float:
         seconds = (
-            method.particle_epochs(budget) * shares.get(method.name, 1.0) / rates[method.problem]
+            method.particle_epochs(budget) * shares.get(method.name, 1.0) / rates[kind(method)]
             for method in experiment.methods
         )
         return sum(seconds) / usable_cpus() / 3600
@@ -69,6 +72,12 @@ def forecast(experiment: Experiment, rate: Rate) -> Cost:
     )
 
 
+def kind(method: Method) -> str:
+    """What goes at one rate."""
+    few = method.width * method.together < FEW
+    return f"{method.problem} in few chains" if few else method.problem
+
+
 def remembered(say: Callable[[str], None]) -> Rate:
     """Rates that are measured once for each problem, and kept; None where the data are not at hand."""
     path = files.cache_folder() / "rates" / f"{cache.machine()}-{isles.__version__}.json"
@@ -78,20 +87,20 @@ def remembered(say: Callable[[str], None]) -> Rate:
         say(f"rates measured before are in {path}; remove it to measure anew")
 
     def rate(method: Method) -> float | None:
-        problem = method.problem
-        if problem in missing or problem in kept:
-            return kept.get(problem)
-        say(f"measuring {problem} ...")
+        asked = kind(method)
+        if method.problem in missing or asked in kept:
+            return kept.get(asked)
+        say(f"measuring {asked} ...")
         try:
-            kept[problem] = measure(method)
+            kept[asked] = measure(method)
         except FileNotFoundError:
-            missing.add(problem)
+            missing.add(method.problem)
             return None
         with contextlib.suppress(OSError):  # a read-only home costs time, not answers
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.whole(path) as file:
                 file.write(json.dumps(kept, indent=1).encode())
-        return kept[problem]
+        return kept[asked]
 
     return rate
 
@@ -107,6 +116,6 @@ def _read(path: Path) -> dict[str, float]:
 def measure(method: Method) -> float:
     """Particle-epochs a second of one worker with one thread."""
     sampler = build_sampler(method.sampling)
-    problem = import_problem(method.problem).for_particles(sampler.width)
-    order = Order(problem, sampler, islands=1, pilot=False, seconds=SECONDS, pilot_seconds=0.0)
+    problem = import_problem(method.problem).for_particles(sampler.width * method.together)
+    order = Order(problem, sampler, islands=method.together, pilot=False, seconds=SECONDS, pilot_seconds=0.0)
     return calibrate(order, threads=1).epochs_per_second
