@@ -138,7 +138,7 @@ def test_a_table_of_fewer_data_than_the_papers_says_so(own: Path) -> None:
     fill(experiment, {"smc-5000": 1, "smc": 1}, rng)
     page.write(experiment)
     text = (experiment.folder / "README.md").read_text()
-    assert text.count("100 of the paper's 50,000 training and 40 of its 10,000 test rows") == 2
+    assert text.count("100 of the paper's 50,000 training and 40 of its 10,000 test rows") == 3
     whole = dataclasses.replace(experiment, paper_rows=(100, 40))
     page.write(whole)
     assert "of the paper's" not in (experiment.folder / "README.md").read_text().split("## What was left out")[0]
