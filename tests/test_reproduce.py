@@ -272,7 +272,9 @@ def test_statistics_are_those_of_the_run(own: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")
-def test_islands_inside_an_unfinished_piece_are_kept_and_the_piece_goes_on(own: Path) -> None:
+def test_islands_inside_an_unfinished_piece_are_kept_and_the_piece_goes_on(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of three islands is finished when the piece is stopped; the page has it, and only two are run later."""
     experiment = experiments.apart(experiments.load(own, "mnist-short", "quick"))
     method = experiment.methods[0]
@@ -286,9 +288,15 @@ def test_islands_inside_an_unfinished_piece_are_kept_and_the_piece_goes_on(own: 
     )  # fmt: skip
     with pytest.warns(isles.IslesWarning, match="2 of 3 islands are missing"):
         run(max_epochs=1, allow_partial=True)
+    partial = isles.merge(folder, allow_partial=True)
+    assert "missing" in partial.warnings[0]
+    warned = dataclasses.replace(partial, warnings=(partial.warnings[0], "too short"))
+    monkeypatch.setattr(isles, "merge", lambda *_, **__: warned)
     work.harvest(experiment)
     assert [islands.is_done(experiment, method, place) for place in piece.places] == [True, False, False]
-    before = islands.path_of(experiment, method, piece.places[0]).read_bytes()
+    path = islands.path_of(experiment, method, piece.places[0])
+    kept, before = islands.read(path), path.read_bytes()
+    assert kept is not None and kept.warnings == ("too short",)
     assert work.run_piece(experiment, piece, test.x_test, folder, None, {"engine": "serial"})
     assert all(islands.is_done(experiment, method, place) for place in piece.places) and not folder.exists()
     assert islands.path_of(experiment, method, piece.places[0]).read_bytes() == before

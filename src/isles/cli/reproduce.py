@@ -52,14 +52,16 @@ def reproduce(
 
     if budget == "quick":
         experiment = experiments.apart(experiment)
-    complete = page
     try:
         complete = page or work.run(experiment, budget, say=output.say, **chosen)
     except ValueError as error:  # other data, or other settings, than those of the islands there
         raise UsageError(str(error)) from error
-    finally:  # after Ctrl-C, too: what is finished shows
+    except KeyboardInterrupt:
         work.harvest(experiment)
         pages.write(experiment)
+        raise
+    work.harvest(experiment)
+    pages.write(experiment)
     output.say(f"see {experiment.folder / 'README.md'}")
     return ExitCode.OK if complete else ExitCode.PARTIAL
 

@@ -91,15 +91,15 @@ def run_piece(
     """Run islands and keep their statistics; whether all were finished. Without a folder, in this process."""
     method, numbers = piece.method, [place.number for place in piece.places]
     begun = time.monotonic()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", isles.IslesWarning)  # they are kept
         posterior = isles.sample(
             method.problem, build_sampler(method.sampling),
             islands=numbers, seed=experiment.seed(method), islands_per_block=method.together,
             folder=folder, max_seconds=max_seconds, allow_partial=True, **options,
         )  # fmt: skip
     alone = [(time.monotonic() - begun) / len(numbers)] * len(numbers)
-    keep(experiment, piece, posterior, x, alone if folder is None else block_seconds(folder), _said(caught))
+    keep(experiment, piece, posterior, x, alone if folder is None else block_seconds(folder))
     if folder is not None and not posterior.missing:
         shutil.rmtree(folder)
     return not posterior.missing
@@ -117,14 +117,12 @@ def harvest(experiment: Experiment) -> None:
             continue
         places = tuple(Place(*divmod(number, NUMBERED)) for number in numbers)
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                posterior = isles.merge(folder.parent, allow_partial=True)
+            posterior = isles.merge(folder.parent, allow_partial=True)
         except isles.PartialRunError:  # none is finished
             continue
         if x is None:
             x = isles.data.load(experiment.data, test=experiment.test).x_test
-        keep(experiment, Piece(method, places), posterior, x, block_seconds(folder.parent), _said(caught))
+        keep(experiment, Piece(method, places), posterior, x, block_seconds(folder.parent))
 
 
 def keep(
@@ -133,10 +131,12 @@ def keep(
     posterior: Posterior,
     x: Any,
     seconds: Sequence[float | None],
-    said: tuple[str, ...],
 ) -> None:
     """Write the statistics of those islands of a piece that a posterior has."""
     method, seed = piece.method, experiment.seed(piece.method)
+    said = (
+        posterior.warnings[1:] if posterior.missing else posterior.warnings
+    )  # the first is that some are missing
     present = [place for place in piece.places if place.number not in posterior.missing]
     for index, place in enumerate(present):
         if islands.is_done(experiment, method, place):
@@ -145,10 +145,6 @@ def keep(
         for part, island in enumerate(statistics(method, posterior, index, x, seed, place.number, took, said)):
             kept = Place(place.realization, place.island + part)
             islands.save(islands.path_of(experiment, method, kept), island)
-
-
-def _said(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(each.message) for each in caught if each.category is isles.IslesWarning))
 
 
 def block_seconds(folder: Path) -> Sequence[float | None]:

@@ -30,10 +30,10 @@ PIECES = 20  # groups that burn-in and sampling are cut into at least, so that p
 
 @dataclass(frozen=True)
 class MCMC:
-    r"""Markov chains from prior draws or optima; an island is a group of chains that are tuned together.
+    r"""Markov chains from prior draws or optima; an island is a group of chains, by default tuned together.
 
     Draw k of a chain is its state after burn_in + (k − 1) · thin steps. Step size and scales are adapted in
-    the first 80 % of burn-in, on the island's chains, and frozen from then on. There is no evidence
+    the first 80 % of burn-in, and frozen from then on. There is no evidence
     estimate. Cost: 1 + (burn_in + (draws − 1) · thin) · L epochs a chain, and the cost of finding starts.
 
     Args:
