@@ -16,7 +16,7 @@ from scipy import stats
 import isles
 import targets
 import truth
-from isles.samplers import mutation
+from isles.samplers import groups, mutation
 
 KERNELS = {"stretch": isles.Stretch(), "de": isles.DE()}
 
@@ -65,15 +65,15 @@ class Watch(isles.Kernel):
 def test_the_half_that_moves_sees_the_other_of_its_own_island() -> None:
     particles, islands = 6, 50
     problem = isles.Problem(isles.Gaussian(like=np.zeros(3)), lambda theta: -jnp.sum(theta**2))
-    static = mutation.Static(Watch(), particles, adapt_step=False, adapt_scale=False)
+    static = groups.Static(Watch(), particles, adapt_step=False, adapt_scale=False)
     numbers = jnp.arange(particles * islands, dtype=jnp.float32)
     positions = jnp.stack([numbers, numbers * 0, numbers * 0], axis=1)
     states = jax.vmap(partial(Watch().init, problem))(positions)
-    tuning = mutation.broadcast_tuning(Watch().tuning(problem), islands)
-    group = mutation.new_group(problem, static, states, None, tuning, np.ones(islands, bool))
+    tuning = groups.broadcast_tuning(Watch().tuning(problem), islands)
+    group = groups.new_group(problem, static, states, tuning, np.ones(islands, bool))
     keys = jax.random.split(jax.random.key(0), particles * islands)
-    dials, one = mutation.dials(problem, Watch(), 0), jnp.ones(islands)
-    group, _ = mutation.mutate_piece(problem, static, group, one, keys, dials, np.int32(1))
+    dials, one = groups.dials(problem, Watch(), 0), jnp.ones(islands)
+    group, _ = mutation.mutate_piece(problem, static, group, None, one, keys, dials, np.int32(1))
     at, first, second = np.asarray(group.states.position).T
     rows = np.arange(particles * islands)
     np.testing.assert_array_equal(at, rows + 1000)

@@ -17,7 +17,7 @@ from scipy import stats
 import isles
 import targets
 from isles.kernels import base, hmc
-from isles.samplers import mutation
+from isles.samplers import groups, mutation
 
 DRAWS = 20_000
 STEPS = 5
@@ -71,14 +71,14 @@ def walk(kernel: Any, problem: Any, keys: Any, positions: Any, tempering: Any, t
 def walk_together(kernel: Any, problem: Any, keys: Any, positions: Any, tempering: Any, tuning: Any) -> Any:
     """The same for kernels that need partners, by islands of exact and independent draws."""
     islands = DRAWS // ISLAND
-    static = mutation.Static(kernel, ISLAND, adapt_step=False, adapt_scale=False)
-    group = mutation.new_group(
-        problem, static, evaluate(kernel, problem, positions), None,
-        mutation.broadcast_tuning(tuning, islands), np.ones(islands, bool),
+    static = groups.Static(kernel, ISLAND, adapt_step=False, adapt_scale=False)
+    group = groups.new_group(
+        problem, static, evaluate(kernel, problem, positions),
+        groups.broadcast_tuning(tuning, islands), np.ones(islands, bool),
     )  # fmt: skip
-    dials = mutation.dials(problem, kernel, 0)
+    dials = groups.dials(problem, kernel, 0)
     tempering = jnp.full(islands, tempering)
-    group, _ = mutation.mutate_piece(problem, static, group, tempering, keys, dials, np.int32(STEPS))
+    group, _ = mutation.mutate_piece(problem, static, group, None, tempering, keys, dials, np.int32(STEPS))
     return group.states, group.acceptance / STEPS
 
 

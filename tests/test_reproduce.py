@@ -17,8 +17,12 @@ import scipy.special
 from sklearn import metrics as judge
 
 import isles
+from isles.cli.app import ExitCode
+from isles.engines.slurm import Slurm, write_scripts
 from isles.reproduce import experiments, figures, islands, page, tables, work
 from isles.reproduce.islands import Island, Scored
+from isles.store.status import read_status
+from isles.tasks import run_tasks
 from truth import assert_same_but_for_rounding
 
 ROOT = Path(__file__).parent.parent
@@ -300,6 +304,28 @@ def test_islands_inside_an_unfinished_piece_are_kept_and_the_piece_goes_on(
     assert work.run_piece(experiment, piece, test.x_test, folder, None, {"engine": "serial"})
     assert all(islands.is_done(experiment, method, place) for place in piece.places) and not folder.exists()
     assert islands.path_of(experiment, method, piece.places[0]).read_bytes() == before
+
+
+def test_pieces_can_be_handed_to_slurm_and_gathered(own: Path) -> None:
+    """What SLURM's tasks run are blocks of folders that it defines; a later call keeps and clears them."""
+    command = [sys.executable, "-m", "isles", "reproduce", "mnist-short", "--budget", "quick", "--folder", "."]
+    call = lambda *more: subprocess.run([*command, *more], cwd=own, capture_output=True, text=True, check=False)
+    done = call("--engine", "slurm")
+    assert done.returncode == ExitCode.PARTIAL, done.stderr
+    folders = [own / line.split()[2] for line in done.stdout.splitlines()]
+    assert folders and all(line.startswith("isles slurm ") for line in done.stdout.splitlines())
+    for folder in folders:
+        scripts = write_scripts(folder, read_status(folder).unfinished, Slurm(time="1:00:00"))
+        assert scripts.tasks == len(read_status(folder).blocks)
+        run_tasks(folder, range(scripts.tasks))
+    assert call("--page").returncode == ExitCode.OK
+    experiment = experiments.apart(experiments.load(own, "mnist-short", "quick"))
+    queue = experiment.queue("quick")
+    assert all(islands.is_done(experiment, piece.method, place) for piece in queue for place in piece.places)
+    alone = islands.path_of(experiment, queue[0].method, queue[0].places[0]).read_bytes()
+    assert "all islands are finished" in call("--engine", "slurm").stderr
+    assert call("--engine", "serial").returncode == ExitCode.OK and not any(folder.exists() for folder in folders)
+    assert islands.path_of(experiment, queue[0].method, queue[0].places[0]).read_bytes() == alone
 
 
 def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:

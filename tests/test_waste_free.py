@@ -97,7 +97,7 @@ def test_while_falling_stops_when_correlations_no_longer_fall(small: targets.Con
         block = sampler.advance(small.problem, block, pause=lambda: True)
         if block.under_way is None:
             break
-        group = block.under_way.group
+        group = block.group
         if int(group.mutation) != made.max() + 1:
             pytest.fail("pieces of more than one mutation cannot be replayed")
         starts = np.asarray(group.start, np.float64).reshape(4, 256, 4)

@@ -54,6 +54,9 @@ class TestSums:
 
     def test_normalised_weights_are_the_softmax(self) -> None:
         np.testing.assert_allclose(weights.normalise(self.x), softmax(self.x, axis=1), rtol=1e-12)
+        shares, means = weights.reweigh(self.x)
+        assert shares.tobytes() == weights.normalise(self.x).tobytes()
+        assert means.tobytes() == weights.log_mean_exp(self.x).tobytes()
         whole = weights.normalise(self.x, axis=None)
         np.testing.assert_allclose(whole, softmax(self.x), rtol=1e-12)
 

@@ -158,7 +158,7 @@ def define(
         raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
     numbers = None if not isinstance(islands, Sequence) else check_numbers(islands)
     islands = checks.count("islands", islands if numbers is None else len(numbers))
-    keys.root(seed)  # raises on a bad seed
+    keys.check_seed(seed)
     if chunk_rows is not None:
         problem = problem.with_chunk_rows(chunk_rows)
     sampler.check(problem, output)

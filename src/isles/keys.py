@@ -29,10 +29,16 @@ class Purpose(enum.IntEnum):
 
 def root(seed: int) -> Array:
     """The key of a whole run. Every seed from 0 to 2⁶⁴ − 1 gives another."""
+    seed = check_seed(seed)
+    return _root(np.uint32(seed >> 32), np.uint32(seed & 0xFFFFFFFF))
+
+
+def check_seed(seed: int) -> int:
+    """A number that `root` takes."""
     seed = checks.count("seed", seed, minimum=0)
     if seed >= 1 << 64:
         raise ValueError(f"seed={seed} must be below 2**64")
-    return _root(np.uint32(seed >> 32), np.uint32(seed & 0xFFFFFFFF))
+    return seed
 
 
 def apart(root: Array) -> Array:

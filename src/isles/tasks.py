@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isles import cache, checks, keys, progress
@@ -43,7 +43,7 @@ def define_run(
     problem: str,
     sampler: Sampler,
     *,
-    islands: int = 1,
+    islands: int | Sequence[int] = 1,
     seed: int = 0,
     threads: int = 1,
     islands_per_block: int | None = None,
@@ -56,7 +56,7 @@ def define_run(
         folder: where the run is to be kept.
         problem: where to import it from, as `"package.module:function"`: tasks have no other way to find it.
         sampler: see `isles.sample`, and so are all other arguments.
-        islands: P.
+        islands: P, or the numbers of the islands.
         seed: decides every random number.
         threads: XLA threads of a task.
         islands_per_block: islands advanced together as one program.

@@ -5,6 +5,7 @@ Arrays are (I, N), islands by particles; log-likelihoods may be −inf (a dead p
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 SOLVED = 1e-10  # error of log Δλ
+NEAR = 1e-6  # last step toward it: what is left after a Newton step is of the order of its square
+BELOW_ONE = np.nextafter(1.0, 0.0)
 RESAMPLING = ("systematic", "stratified", "multinomial", "residual")
 
 
@@ -40,6 +43,18 @@ def normalise(log_weights: Floats, axis: int | None = -1) -> Floats:
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
+def reweigh(log_weights: Floats) -> tuple[Floats, Floats]:
+    """`normalise` and `log_mean_exp` of log-weights (I, N), by one exponential."""
+    peak = log_weights.max(axis=1)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    weights = np.exp(log_weights - peak[:, None])
+    total = weights.sum(axis=1)
+    with np.errstate(divide="ignore"):
+        log_mean = np.log(total) + peak - np.log(log_weights.shape[1])
+    weights /= np.where(total > 0, total, 1.0)[:, None]
+    return weights, log_mean
+
+
 def log_ess(log_weights: Floats) -> Floats:
     """log of (Σw)²/Σw²; −inf where every weight is zero."""
     sums = log_sum_exp(log_weights)
@@ -49,8 +64,8 @@ def log_ess(log_weights: Floats) -> Floats:
 
 def island_ess(weights: Floats) -> Floats:
     """1/Σw² (I,) of weights (I, N) that sum to 1; 0 where every weight is zero."""
-    squares = np.sum(weights * weights, axis=1)
-    return np.where(squares > 0, 1 / np.where(squares > 0, squares, 1.0), 0.0)
+    squares = (weights * weights).sum(axis=1)
+    return np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
 
 
 def ess(weights: Floats) -> float:
@@ -64,41 +79,45 @@ def next_tempering(
     """For each island the largest λ ≤ 1 whose incremental weights keep ESS ≥ ess_fraction · (live particles).
 
     See method.md (2). Newton steps on log Δλ in float64, inside a bracket that starts at a step that is sure to be
-    short enough: with all weights in [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. The result is rounded to `dtype`,
-    the kernels' own, so that weights, evidence and kernel use one and the same λ; it always advances.
+    short enough: with all weights in [e^{−Δ·spread}, 1], ESS ≥ n e^{−Δ·spread}. They begin at ESS = n / (1 + Δ²V),
+    as if Δ times the standard deviation of log-likelihoods, √V, were small. The result is rounded to `dtype`, the
+    kernels' own, so that weights, evidence and kernel use one and the same λ; it always advances.
     """
     alive = np.isfinite(log_likelihood)
     finite = np.where(alive, _from_best(log_likelihood), 0.0)
-    log_target = np.log(ess_fraction * np.maximum(alive.sum(axis=-1), 1))
+    live, all_alive = np.maximum(alive.sum(axis=-1), 1), alive.all()
+    log_target = np.log(ess_fraction * live)
     whole = 1.0 - current
+    sums = partial(np.einsum, "in,in->i")
 
     def excess(step: Floats) -> tuple[Floats, Floats]:
         """log ESS over its target, and its slope in log Δλ; the best particle weighs 1, so no sum overflows."""
-        w = np.where(alive, np.exp(step[:, None] * finite), 0.0)
+        w = np.exp(step[:, None] * finite)
+        w = w if all_alive else np.where(alive, w, 0.0)
         squares = w * w
         total, total_squares = w.sum(axis=-1), squares.sum(axis=-1)
-        mean, mean_squares = (w * finite).sum(axis=-1) / total, (squares * finite).sum(axis=-1) / total_squares
+        mean, mean_squares = sums(w, finite) / total, sums(squares, finite) / total_squares
         return 2 * np.log(total) - np.log(total_squares) - log_target, 2 * step * (mean - mean_squares)
 
-    spread = np.max(-finite, axis=-1)
+    spread = -finite.min(axis=-1)
     with np.errstate(all="ignore"):  # islands without live particles, or with equal ones
         done = ~(excess(whole)[0] < 0)
         low = np.log(np.maximum(np.minimum(-np.log(ess_fraction) / spread, whole), 1e-300))
         high = np.log(np.maximum(whole, 1e-300))
-        guess = 0.5 * (low + high)
+        variance = sums(finite, finite) / live - np.square(finite.sum(axis=-1) / live)
+        guess = 0.5 * np.log((1 / ess_fraction - 1) / variance)
+        guess = np.where((guess > low) & (guess < high), guess, 0.5 * (low + high))
         for _ in range(80):
             unsolved = ~done & (high - low >= SOLVED)  # islands do not depend on each other's number of steps
             if not unsolved.any():
                 break
             value, slope = excess(np.exp(guess))
-            low, high = (
-                np.where(unsolved & (value >= 0), guess, low),
-                np.where(unsolved & (value < 0), guess, high),
-            )
-            # a Newton step, and a little further, so that the bracket closes from both sides
-            newton = guess - value / slope + np.where(value >= 0, SOLVED, -SOLVED) / 4
-            inside = (newton > low) & (newton < high)
-            guess = np.where(inside, newton, 0.5 * (low + high))
+            newton = guess - value / slope
+            near = np.abs(newton - guess) < NEAR
+            reached, short = np.where(near, newton, guess), value >= 0
+            low = np.where(unsolved & (short | near), reached, low)
+            high = np.where(unsolved & (~short | near), reached, high)
+            guess = np.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
     solved = np.where(done, 1.0, np.minimum(current + np.exp(low), 1.0)).astype(dtype)
     return np.maximum(solved, np.nextafter(current.astype(dtype), dtype(1.0))).astype(np.float64)
 
@@ -108,15 +127,17 @@ def increments(log_likelihood: Floats, step: Floats) -> Floats:
     return _scaled(log_likelihood, step)
 
 
-def resample(method: str, weights: Floats, uniforms: Floats) -> Integers:
+def resample(method: str, weights: Floats, uniforms: Floats, count: int | None = None) -> Integers:
     """Ancestor indices (I, A), sorted, by uniforms (I, A); every method has E[copies of i] = A · weight i.
+
+    Systematic resampling needs one uniform number an island; give A as `count` then.
 
     >>> resample("systematic", np.array([[0.5, 0.0, 0.5]]), np.array([[0.5, 0.1, 0.1]])).tolist()
     [[0, 2, 2]]
     """
     checks.choice("resampling", method, RESAMPLING)
     islands, particles = weights.shape
-    count = uniforms.shape[1]
+    count = uniforms.shape[1] if count is None else count
     strata = np.arange(count)
     ancestors = np.empty((islands, count), np.int64)
     for island in range(islands):
@@ -165,11 +186,11 @@ def _scaled(log_likelihood: Floats, step: Floats) -> Floats:
 
 def inverse_cdf(weights: Floats, points: Floats) -> Any:
     """First index whose cumulative weight exceeds each point: never one of weight zero."""
-    cumulative = np.cumsum(weights)
-    below_one = np.minimum(points, np.nextafter(1.0, 0.0))
-    return np.searchsorted(cumulative / cumulative[-1], below_one, side="right")
+    cumulative = weights.cumsum()
+    cumulative /= cumulative[-1]
+    return cumulative.searchsorted(np.minimum(points, BELOW_ONE), side="right")
 
 
 def mean(weights: Floats, values: Floats) -> Floats:
     """Means (I,) of values (I, N) by weights that sum to 1; a value without weight may be anything."""
-    return np.asarray(np.sum(weights * np.where(weights > 0, values, 0.0), axis=1))
+    return np.asarray((weights * np.where(weights > 0, values, 0.0)).sum(axis=1))

@@ -11,18 +11,24 @@ from isles import checks
 from isles.cli import output
 from isles.cli.app import ExitCode, UsageError, app
 from isles.cli.runs import Json
-from isles.cli.settings import gather, takes
+from isles.cli.settings import ENGINES, gather, takes
 from isles.reproduce import experiments
 
 
 @app.command()
-@takes(["engine", "workers", "max_seconds", "progress"])
+@takes(["workers", "max_seconds", "progress"])
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="The experiment; see --list.", show_default=False)] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and what they cost.")] = False,
     budget: Annotated[str, typer.Option(help="quick, standard, or paper.")] = "standard",
     folder: Annotated[Path, typer.Option(help="Where experiments live.")] = Path("experiments"),
     page: Annotated[bool, typer.Option("--page", help="Only write the page anew from the islands there.")] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="local, serial, ray; or slurm, which says how to submit what is left.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
     **settings: Any,
 ) -> int:
@@ -38,12 +44,16 @@ def reproduce(
         isles reproduce mnist-short --max-seconds 3600
 
         isles reproduce mnist-short --budget paper --engine ray
+
+        isles reproduce mnist-short --budget paper --engine slurm
     """
-    chosen = gather(None, settings)
+    chosen = gather(None, settings) | ({} if engine is None else {"engine": engine})
     try:
         if listed or name is None:
             return show(folder, json)
         checks.choice("budget", budget, experiments.BUDGETS)
+        if engine is not None:
+            checks.choice("engine", engine, [*ENGINES, "slurm"])
         experiment = experiments.load(folder, name, budget)
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -53,6 +63,8 @@ def reproduce(
     if budget == "quick":
         experiment = experiments.apart(experiment)
     try:
+        if engine == "slurm" and not page:
+            return hand_over(work.define(experiment, budget), budget, name)
         complete = page or work.run(experiment, budget, say=output.say, **chosen)
     except ValueError as error:  # other data, or other settings, than those of the islands there
         raise UsageError(str(error)) from error
@@ -64,6 +76,20 @@ def reproduce(
     pages.write(experiment)
     output.say(f"see {experiment.folder / 'README.md'}")
     return ExitCode.OK if complete else ExitCode.PARTIAL
+
+
+def hand_over(folders: list[Path], budget: str, name: str) -> int:
+    """Say how defined runs are submitted to SLURM, and how their islands are gathered."""
+    if not folders:
+        output.say("all islands are finished")
+        return ExitCode.OK
+    output.say(f"{len(folders)} runs are defined; submit them, with the limits of your cluster, with")
+    typer.echo("\n".join(f"isles slurm {folder} --time 8:00:00 --submit" for folder in folders))
+    output.say(
+        f"then gather them with isles reproduce {name} --budget {budget} --page; without --page, what is missing "
+        f"is run here"
+    )
+    return ExitCode.PARTIAL
 
 
 def show(folder: Path, json: bool) -> int:

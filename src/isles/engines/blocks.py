@@ -18,7 +18,8 @@ from isles.checks import DamagedFileError
 from isles.kernels.base import Tuning
 from isles.problem import Problem, State
 from isles.samplers.block import BlockResult, Output, Plan, Record, Sampler, Status
-from isles.samplers.mutation import Draws, Group
+from isles.samplers.groups import Group
+from isles.samplers.mutation import Draws
 from isles.samplers.proposals import Chains, Points
 from isles.samplers.read_back import check_result
 from isles.samplers.tempered import UnderWay

@@ -184,5 +184,5 @@ def _mutations(block: Any) -> float:
     """That an island's particles have had, in the mean over islands."""
     if isinstance(block, TemperedBlock):
         made = sum(np.nan_to_num(record["mutations"]).mean() for record in block.records)
-        return float(made + (0 if block.under_way is None else np.asarray(block.under_way.group.moved).mean()))
+        return float(made + (0 if block.under_way is None else np.asarray(block.group.moved).mean()))
     return float(block.status.stage)

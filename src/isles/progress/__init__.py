@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 
 from isles.engines.ledger import Display
@@ -34,7 +36,7 @@ def display(shown: bool | None, *, blocks: int, finished: set[int], epochs: int 
 
     Blocks `finished` earlier took so many `epochs`.
     """
-    if shown is False:
+    if shown is False or (shown is None and not _may_draw()):
         yield Silent()
         return
     from isles.progress import drawing  # rich is slow to import
@@ -45,3 +47,9 @@ def display(shown: bool | None, *, blocks: int, finished: set[int], epochs: int 
         return
     with drawing.Drawn(painter, blocks, len(finished), epochs) as drawn:
         yield drawn
+
+
+def _may_draw() -> bool:
+    """False where rich, which knows better, need not be asked: it takes longer than a small run."""
+    forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"))
+    return forced or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())

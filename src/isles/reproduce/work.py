@@ -24,6 +24,7 @@ from isles.reproduce import islands
 from isles.reproduce.experiments import NUMBERED, Experiment, Method, Piece, Place
 from isles.reproduce.islands import Island
 from isles.store.status import read_status
+from isles.tasks import define_run
 
 Say = Callable[[str], None]
 
@@ -48,24 +49,55 @@ def run(
     Returns:
         Whether all of it is done.
     """
-    test = isles.data.load(experiment.data, test=experiment.test)
-    islands.agree(experiment, islands.Scored(len(test.x_train), test.y_test))
+    test = scored(experiment)
     begun = time.monotonic()
     pieces = experiment.queue(budget)
     complete = True
-    for number, piece in enumerate(pieces, 1):
-        folder = None if budget == "quick" and not options.get("engine") else work_folder(experiment, piece)
-        if folder is None or not folder.exists():  # else the same islands again, of which it holds some
-            piece = left_of(experiment, piece)
-            folder = folder and work_folder(experiment, piece)
+    for number, whole in enumerate(pieces, 1):
+        piece, folder = unfinished(experiment, whole)
+        in_memory = budget == "quick" and not options.get("engine")
         left = None if max_seconds is None else max_seconds - (time.monotonic() - begun)
         if not piece.places:
             continue
         if left is not None and left <= 0:
             return False
         say(f"{experiment.name} {number}/{len(pieces)}: {piece.method.name}, {len(piece.places)} islands")
-        complete &= run_piece(experiment, piece, test.x_test, folder, left, options)
+        complete &= run_piece(experiment, piece, test.x_test, None if in_memory else folder, left, options)
     return complete
+
+
+def define(experiment: Experiment, budget: str) -> list[Path]:
+    """Begin what is left of a budget's queue without running it: folders whose blocks others work out."""
+    scored(experiment)
+    folders = []
+    for whole in experiment.queue(budget):
+        piece, folder = unfinished(experiment, whole)
+        if not piece.places:
+            continue
+        define_run(
+            folder, piece.method.problem, build_sampler(piece.method.sampling),
+            islands=[place.number for place in piece.places], seed=experiment.seed(piece.method),
+            islands_per_block=piece.method.together,
+        )  # fmt: skip
+        if read_status(folder).unfinished:
+            folders.append(folder)
+    return folders
+
+
+def scored(experiment: Experiment) -> Any:
+    """The data, if the islands that are there were scored on the same."""
+    data = isles.data.load(experiment.data, test=experiment.test)
+    islands.agree(experiment, islands.Scored(len(data.x_train), data.y_test))
+    return data
+
+
+def unfinished(experiment: Experiment, piece: Piece) -> tuple[Piece, Path]:
+    """What is left of a piece, and where it is worked out; a piece that has begun is left as a whole."""
+    folder = work_folder(experiment, piece)
+    if not folder.exists():
+        piece = left_of(experiment, piece)
+        folder = work_folder(experiment, piece)
+    return piece, folder
 
 
 def left_of(experiment: Experiment, piece: Piece) -> Piece:

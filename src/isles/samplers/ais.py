@@ -16,9 +16,9 @@ from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import tempered
 from isles.samplers.block import Output, Plan
-from isles.samplers.mutation import Static
+from isles.samplers.groups import Static
 from isles.samplers.stages import Tempered
-from isles.samplers.tempered import Outset, TemperedBlock
+from isles.samplers.tempered import Beginning, Outset, TemperedBlock
 
 
 def neal_schedule() -> tuple[float, ...]:
@@ -97,7 +97,7 @@ class AIS(Tempered):
         )
         return Outset(root if self.plan is None else keys.apart(root), islands, kernel, output)
 
-    def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
+    def _beginning(self, problem: Problem, block: TemperedBlock) -> Beginning:
         """Reweight."""
         moving = block.tempering < 1
         fixed = self.schedule if self.plan is None else self.plan.schedule
@@ -113,7 +113,7 @@ class AIS(Tempered):
             "cumulative_ess": np.exp(weights.log_ess(log_weights)),
             "log_evidence": log_evidence,
         }
-        return tempered.begin(
-            problem, block, None, tuning, tempering, self.mutations, record,
-            log_weights=log_weights, log_evidence=log_evidence,
-        )  # fmt: skip
+        stage = tempered.stage_of(
+            tempering, self.mutations, record, log_weights=log_weights, log_evidence=log_evidence
+        )
+        return Beginning(np.arange(step.size, dtype=np.int32), tuning, stage)

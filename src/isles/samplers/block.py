@@ -226,25 +226,24 @@ def _check_step(problem: Problem, kernel: Kernel) -> None:
 
 def rounding(problem: Problem, log_likelihood: np.ndarray[Any, Any], tempering: float) -> float:
     """How far, in nat, the working dtype rounds tempered log-likelihoods: enough of it disturbs acceptances."""
-    finite = log_likelihood[np.isfinite(log_likelihood)]
-    if not finite.size:
-        return 0.0
+    largest = np.abs(log_likelihood).max(initial=0.0)
+    if not np.isfinite(largest):
+        largest = np.abs(log_likelihood[np.isfinite(log_likelihood)]).max(initial=0.0)
     # chunk sums carry their low bits along, so a chunk's own rounding is what counts
     share = problem.chunk_rows / problem.rows if problem.rows else 1.0
-    return float(np.spacing(problem.dtype.type(np.abs(finite).max() * share))) * tempering
+    return float(np.spacing(problem.dtype.type(largest * share))) * tempering
 
 
 def last_mean(record: Record, name: str) -> float:
     """Mean of the islands that have a value in this record."""
-    values = record.get(name, np.array([]))
-    values = values[np.isfinite(values)]
-    return float(values.mean()) if values.size else math.nan
+    values = [value for value in record.get(name, np.array([])).tolist() if math.isfinite(value)]
+    return sum(values) / len(values) if values else math.nan
 
 
 def mean_acceptance(total: Any, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Mean acceptance probability of each island from sums (I·N,); NaN where it made no step."""
-    by_island = np.asarray(total, np.float64).reshape(len(steps), -1).mean(axis=1)
-    return np.where(steps > 0, by_island / np.maximum(steps, 1), np.nan)
+    rows = np.asarray(total, np.float64).reshape(len(steps), -1)
+    return np.where(steps > 0, rows.sum(axis=1) / rows.shape[1] / np.maximum(steps, 1), np.nan)
 
 
 def first_states(states: State, particles: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -13,7 +13,7 @@ from jax import Array
 from isles import likelihoods
 from isles.kernels import metric
 from isles.problem import Problem
-from isles.samplers.mutation import Group
+from isles.samplers.groups import Group
 
 if TYPE_CHECKING:
     from isles.samplers.mcmc import MCMC

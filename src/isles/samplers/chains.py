@@ -13,7 +13,8 @@ from isles.ascent import Climb
 from isles.samplers import block as blocks
 from isles.samplers import burn_in
 from isles.samplers.block import Output, Record, Status
-from isles.samplers.mutation import Draws, Group, Static
+from isles.samplers.groups import Group, Static
+from isles.samplers.mutation import Draws
 from isles.samplers.pace import Pace
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from isles.kernels import HMC, Kernel
 from isles.keys import Purpose, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import burn_in, mutation, pace, read_back, starts
+from isles.samplers import burn_in, groups, mutation, pace, read_back, starts
 from isles.samplers.block import BlockResult, Output, Record
 from isles.samplers.chains import MCMCBlock, Outset
-from isles.samplers.mutation import Draws, Group, Seen, Static
+from isles.samplers.groups import Group, Static
+from isles.samplers.mutation import Draws, Seen
 from isles.samplers.pace import Pace, Pause, never
 
 BUFFER_BYTES = 1 << 26  # of draws held on the device at a time
@@ -129,11 +130,11 @@ class MCMC:
         """Prior draws: one epoch a chain."""
         outset = self._outset(root, islands, output)
         kernel = outset.kernel
-        states = mutation.draw_prior(problem, kernel, starts.keys(self, root, Purpose.PRIOR, islands))
+        states = groups.draw_prior(problem, kernel, starts.keys(self, root, Purpose.PRIOR, islands))
         alive, nonfinite = blocks.first_states(states, self.chains)
-        groups = self.groups(islands)
-        tuning = mutation.broadcast_tuning(self.kernel.tuning(problem), groups)
-        group = mutation.new_group(problem, kernel, states, None, tuning, np.ones(groups, bool))
+        count = self.groups(islands)
+        tuning = groups.broadcast_tuning(self.kernel.tuning(problem), count)
+        group = groups.new_group(problem, kernel, states, tuning, np.ones(count, bool))
         return MCMCBlock(
             outset=outset,
             group=group,
@@ -219,14 +220,15 @@ class MCMC:
             return self._climb(problem, block, block.climb, pause)
         kernel, keys = block.outset.kernel, block.outset.keys
         tempering = burn_in.flat(problem, self, self.groups(block.islands), block.burnt_in)
-        dials = mutation.dials(problem, self.kernel, self.adapt_until)
+        dials = groups.dials(problem, self.kernel, self.adapt_until)
         if block.burnt_in < self.burn_in:
             until = min(self.burn_in, block.burnt_in + -(-self.burn_in // PIECES))
-            group = mutation.copied(block.group) if block.cut else mutation.go_on(block.group)
+            group = block.group if block.cut else groups.go_on(block.group)
             if not block.cut:
                 group, spent = burn_in.learn(problem, self, group, block.burnt_in)
                 block = dataclasses.replace(block, epochs=block.epochs + spent)
-            group, seen = mutation.mutate(problem, kernel, group, tempering, keys, dials, until, pause)
+            done = int(block.group.mutation)
+            group, seen = mutation.mutate(problem, kernel, group, None, tempering, keys, dials, done, until, pause)
             if seen is None:
                 return dataclasses.replace(block, group=group, cut=True)
             return self._close(block, group, seen, burnt_in=until)
@@ -234,10 +236,10 @@ class MCMC:
         size = self._buffered(problem, block.islands)
         count = min(size, self.draws - block.drawn)
         if block.buffer is None:
-            group, buffer, filled = mutation.go_on(block.group), mutation.empty_draws(problem, size, rows), 0
+            group, buffer, filled = groups.go_on(block.group), mutation.empty_draws(problem, size, rows), 0
         else:
-            (group, buffer), filled = mutation.copied((block.group, block.buffer)), block.filled
-        for piece in pace.pieces(count - filled, kernel.pace(problem, group, self.thin)):
+            (group, buffer), filled = groups.copied((block.group, block.buffer)), block.filled
+        for piece in pace.pieces(count - filled, kernel.pace(problem, group.active.shape[0], self.thin)):
             group, buffer = mutation.draw_chain(
                 problem, kernel, group, buffer, tempering, keys, dials,
                 np.int32(self.thin), np.int32(block.drawn + filled), np.int32(filled), np.int32(piece),
@@ -258,14 +260,14 @@ class MCMC:
         if climb.step < climb.steps:
             return dataclasses.replace(block, climb=climb)
         states = starts.begin_at(problem, outset.kernel, climb.position, group.states)
-        group = mutation.new_group(problem, outset.kernel, states, None, group.tuning, group.active)
+        group = groups.new_group(problem, outset.kernel, states, group.tuning, group.active)
         group, looked = burn_in.learn(problem, self, group, 0)
         tempering = burn_in.flat(problem, self, self.groups(block.islands), 0)
         group = starts.settle(problem, outset.kernel, group, outset.climb_keys, starts.settling(self), tempering)
         spent, nonfinite = (count.reshape(-1, self.chains) for count in jax.device_get(group[-2:]))
         return dataclasses.replace(
             block,
-            group=mutation.new_group(problem, outset.kernel, group.states, None, group.tuning, group.active),
+            group=groups.new_group(problem, outset.kernel, group.states, group.tuning, group.active),
             climb=None,
             epochs=block.epochs + way.epochs + 1 + looked + spent,
             nonfinite=block.nonfinite + nonfinite.sum(axis=1),

@@ -17,7 +17,7 @@ from isles import checks, expectations
 from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import mutation, proposals, read_back
+from isles.samplers import groups, mutation, proposals, read_back
 from isles.samplers.block import BlockResult, Output, Record, Status
 from isles.samplers.pace import Pace, Pause, never, pieces
 from isles.samplers.proposals import Chains, Dials, Points
@@ -189,7 +189,7 @@ class MPMCMC:
         else:
             count = min(size, self.steps - block.drawn)
         if block.filled:
-            (chains, buffer), filled = mutation.copied((block.chains, block.buffer)), block.filled
+            (chains, buffer), filled = groups.copied((block.chains, block.buffer)), block.filled
         else:
             chains, buffer, filled = proposals.go_on(block.chains), None, 0
             if not burning:

@@ -16,177 +16,65 @@ from jax import Array
 
 from isles import adapt, devices, threefry
 from isles.compiling import ByLength
-from isles.kernels.base import Kernel, Tuning
+from isles.kernels.base import Tuning
 from isles.keys import Rows
 from isles.problem import Problem, State
 from isles.samplers import moves, pace
-from isles.samplers.pace import Pace, Pause
+from isles.samplers.groups import Arrival, Dials, Group, Static, arrived, underway
+from isles.samplers.pace import Pause
 
 Look = tuple[Array, Array]  # floats and counts of a group, each in one array
-
-
-class Group(NamedTuple):
-    """A block of islands between two mutations: what the next one needs, and sums since the stage began."""
-
-    states: State  # leaves (I·N, ...)
-    tuning: Tuning  # leaves (I, ...)
-    mean: Array | None  # (I, d) running mean of the kernel's coordinates, while burn-in learns scales
-    start: Array | None  # (I·N, d) positions at the start of the stage, to see how far particles get from it
-    active: Array  # (I,) bool: islands still moving in this stage
-    mutation: Array  # () mutations so far in this stage
-    moved: Array  # (I,) mutations each island made
-    acceptance: Array  # (I·N,) sum of acceptance probabilities
-    capped: Array  # (I,) mutations whose trajectory was cut short
-    correlation: Array | None  # (I, d) with the stage's start, as last seen by a rule for the number of mutations
-    evaluations: Array  # (I·N,) epochs
-    nonfinite: Array  # (I·N,) evaluations that gave NaN, +inf or a non-finite gradient
-
-
-class Static:
-    """A kernel and the shape of its use, as jit's static argument: equal programs share compiled code."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        particles: int,
-        *,
-        adapt_step: bool,
-        adapt_scale: bool,
-        decorrelate: type[adapt.Decorrelate] | None = None,
-        keep_start: bool = False,
-        chain: int = 1,
-    ) -> None:
-        self.kernel, self.particles = kernel, particles
-        self.chain = chain  # particles that are states of one chain, one a mutation, in waste-free SMC; else 1
-        self.adapt_step, self.adapt_scale, self.decorrelate = adapt_step, adapt_scale, decorrelate
-        self.keep_start = keep_start or bool(decorrelate)
-        self.settings = repr(kernel)  # programs may share code and yet take longer, with more leapfrogs
-        # a subclass that does not say what its step reads may read anything
-        program = kernel.program() if "program" in vars(type(kernel)) else kernel
-        self.identity = (
-            type(kernel),
-            program,
-            particles,
-            adapt_step,
-            adapt_scale,
-            decorrelate,
-            self.keep_start,
-            chain,
-        )
-
-    def pace(self, problem: Problem, group: Group, thin: int = 0) -> Pace:
-        """Of mutations of such a group, or of draws that are so many mutations apart."""
-        return pace.pace_of(hash((self, self.settings, jax.tree.structure(problem), group.active.shape, thin)))
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self.identity == other.identity
-
-
-class Dials(NamedTuple):
-    """Numbers that steer adaptation."""
-
-    target_acceptance: Any  # ()
-    adapt_until: Any  # () mutations before which tuning may change
-    threshold: Any  # () correlation at which an island stops
-
-
-def dials(problem: Problem, kernel: Kernel, adapt_until: int, threshold: float = 0.0) -> Dials:
-    """`Dials` with the dtypes that keep compiled code reusable."""
-    number = problem.dtype.type
-    target = 0.0 if kernel.target_acceptance is None else kernel.target_acceptance
-    return Dials(number(target), np.int32(adapt_until), number(threshold))
-
-
-@partial(jax.jit, static_argnames="kernel")
-def draw_prior(problem: Problem, kernel: Static, keys: Array) -> State:
-    """A prior draw and its evaluation for each key: one epoch each."""
-    states = problem.over_particles(lambda key: kernel.kernel.init(problem, problem.prior.draw(key)))(keys)
-    return problem.place(states)
-
-
-@partial(jax.jit, static_argnames="kernel")
-def new_group(
-    problem: Problem, kernel: Static, states: State, ancestors: Any, tuning: Tuning, active: Any
-) -> Group:
-    """A stage about to begin, with memory of its own, at the given rows of `states`, or at all if None."""
-    rows = states.position.shape[0]
-    islands = rows // kernel.particles
-    counts = lambda size: jnp.zeros(size, jnp.int32)
-    chosen = jnp.copy if ancestors is None else lambda leaf: leaf[ancestors]
-    states = problem.place(jax.tree.map(chosen, states))
-    start = jnp.copy(states.position) if kernel.keep_start else None
-    mean = _mean_coordinates(problem, kernel, states.position) if kernel.adapt_scale else None
-    unseen = lambda: jnp.full((islands, problem.dimension), 2.0, problem.dtype)  # from which any value falls
-    correlation = unseen() if kernel.decorrelate else None
-    return Group(
-        states, jax.tree.map(jnp.copy, tuning), mean, start, jnp.copy(active), counts(()), counts(islands),
-        jnp.zeros(rows, problem.dtype), counts(islands), correlation,
-        counts(rows), counts(rows),
-    )  # fmt: skip
-
-
-@jax.jit
-def copied(tree: Any) -> Any:
-    """A copy to give away: `mutate` and `draw_chain` overwrite their group in place."""
-    return jax.tree.map(jnp.copy, tree)
-
-
-@jax.jit
-def go_on(group: Group) -> Group:
-    """A copy with counters at zero, to give away."""
-    group = jax.tree.map(jnp.copy, group)
-    counters = {
-        name: getattr(group, name) for name in ("moved", "acceptance", "capped", "evaluations", "nonfinite")
-    }
-    return group._replace(**jax.tree.map(jnp.zeros_like, counters))
 
 
 def mutate(
     problem: Problem,
     kernel: Static,
     group: Group,
+    arrival: Arrival | None,
     tempering: Any,
     keys: Array | Rows,
     dials: Dials,
+    done: int,
     until: int,
     pause: Pause,
 ) -> tuple[Group, Seen | None]:
-    """Mutations up to `until` of every active island, at tempering (I,), with keys (I·N,), in place.
+    """Mutations from `done` up to `until` of every active island, at tempering (I,), with keys (I·N,).
 
     Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between, and a pause
     may be asked for. Returned is also what is seen once all is done; None after a pause.
     """
-    done, look = int(group.mutation), None
-    left = until - done
+    look, left = None, until - done
     # processes that share an island have to cut alike, whatever their clocks say
     for piece in (
-        [left] if devices.spans_processes(problem.mesh) else pace.pieces(left, kernel.pace(problem, group))
+        [left]
+        if devices.spans_processes(problem.mesh)
+        else pace.pieces(left, kernel.pace(problem, group.active.shape[0]))
     ):
         done += piece
-        group, look = mutate_piece(problem, kernel, group, tempering, keys, dials, np.int32(done))
-        jax.block_until_ready(look)  # the pace is of work, not of asking for it
+        group, look = mutate_piece(problem, kernel, group, arrival, tempering, keys, dials, np.int32(done))
+        look = devices.fetch(look)  # and wait for it: the pace is of work, not of asking for it
         if done < until:
             if not devices.fetch(group.active).any():
                 break
             if pause():
                 return group, None
+            arrival = None if arrival is None else underway(arrival)
     return group, read(problem, group, kernel.particles, look)
 
 
-@partial(ByLength, static_argnames="kernel", donate_argnames="group")
+@partial(ByLength, static_argnames="kernel")
 def mutate_piece(
     problem: Problem,
     kernel: Static,
     group: Group,
+    arrival: Arrival | None,
     tempering: Array,
     keys: Array | Rows,
     dials: Dials,
     until: Array,
 ) -> tuple[Group, Look]:
-    """Mutations up to `until`, and a look at the end, as one program."""
+    """Mutations up to `until`, and a look at the end, as one program. What it is given stays as it is."""
+    group = group if arrival is None else arrived(problem, group, arrival)
     row_keys = keys.keys(kernel.particles) if isinstance(keys, Rows) else keys
     group = _mutate(problem, kernel, group, tempering, row_keys, dials, until)
     return group, _summary(problem, group, kernel.particles)
@@ -315,12 +203,6 @@ def population_tuning(
     return tuning._replace(variances=variances)
 
 
-@partial(jax.jit, static_argnames="islands")
-def broadcast_tuning(tuning: Tuning, islands: int) -> Tuning:
-    """One tuning for every island, leaves (I, ...)."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (islands, *leaf.shape)), tuning)
-
-
 def host_log_likelihood(states: State, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Log-likelihoods (I, N) in float64, with the bits that the device's dtype could not hold."""
     high, low = devices.fetch((states.log_likelihood, states.low_bits))
@@ -340,17 +222,19 @@ class Seen(NamedTuple):
     memory: np.ndarray[Any, Any] | None  # (I,) correlation with the stage's start, averaged over coordinates
 
 
-def read(problem: Problem, group: Group, particles: int, look: Look | None = None) -> Seen:
+def read(problem: Problem, group: Group, particles: int, look: Any = None) -> Seen:
     """A `look` at a group, on the host. On small problems transfers take longer than their content: two."""
-    numbers, counts = devices.fetch(_look(problem, group, particles) if look is None else look)
-    islands = len(group.moved)
+    numbers, counts = devices.fetch(_look(problem, group, particles)) if look is None else look
+    islands = group.active.shape[0]
     rows = islands * particles
-    high, low, acceptance, by_island = np.split(numbers, [rows, 2 * rows, 3 * rows])
-    step_size, *memory = by_island.astype(np.float64).reshape(-1, islands)
-    evaluations, nonfinite, moved, capped = np.split(counts.astype(np.int64), [rows, 2 * rows, 2 * rows + islands])
+    high, low, acceptance = numbers[: 3 * rows].reshape(3, rows)
+    step_size, *memory = numbers[3 * rows :].astype(np.float64).reshape(-1, islands)
+    counts = counts.astype(np.int64)
+    evaluations, nonfinite = counts[: 2 * rows].reshape(2, islands, particles)
+    moved, capped = counts[2 * rows :].reshape(2, islands)
     return Seen(
-        _join(high, low, particles), acceptance, evaluations.reshape(islands, -1), nonfinite.reshape(islands, -1),
-        moved, capped, step_size, memory[0] if memory else None,
+        _join(high, low, particles), acceptance, evaluations, nonfinite, moved, capped,
+        step_size, memory[0] if memory else None,
     )  # fmt: skip
 
 
@@ -372,8 +256,3 @@ def _summary(problem: Problem, group: Group, particles: int) -> Look:
 
 def _join(high: Any, low: Any, particles: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(high.astype(np.float64) + low, np.float64).reshape(-1, particles)
-
-
-def _mean_coordinates(problem: Problem, kernel: Static, positions: Array) -> Array:
-    coordinates = problem.over_particles(partial(kernel.kernel.coordinates, problem))(positions)
-    return coordinates.reshape(-1, kernel.particles, coordinates.shape[-1]).mean(axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from isles.problem import Problem
 from isles.samplers.block import BlockResult, Plan
-from isles.samplers.mutation import Group, Static, broadcast_tuning, draw_prior, new_group
+from isles.samplers.groups import Group, Static, broadcast_tuning, draw_prior, new_group
 
 
 def due_group(problem: Problem, kernel: Static, islands: int) -> Group:
@@ -19,11 +19,9 @@ def due_group(problem: Problem, kernel: Static, islands: int) -> Group:
     keys = jax.eval_shape(jax.random.key, 0)
     keys = jax.ShapeDtypeStruct((islands * kernel.particles,), keys.dtype)
     states = jax.eval_shape(partial(draw_prior, kernel=kernel), problem, keys=keys)
-    tuning = jax.eval_shape(partial(broadcast_tuning, islands=islands), kernel.kernel.tuning(problem))
+    tuning = broadcast_tuning(kernel.kernel.tuning(problem), islands)
     active = jax.ShapeDtypeStruct((islands,), bool)
-    return jax.eval_shape(
-        partial(new_group, kernel=kernel, ancestors=None), problem, states=states, tuning=tuning, active=active
-    )
+    return jax.eval_shape(partial(new_group, kernel=kernel), problem, states=states, tuning=tuning, active=active)
 
 
 def check_like(name: str, found: Any, due: Any) -> None:

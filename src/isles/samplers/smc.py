@@ -18,9 +18,9 @@ from isles.problem import Problem
 from isles.samplers import block as blocks
 from isles.samplers import tempered
 from isles.samplers.block import Output, Plan
-from isles.samplers.mutation import Static
+from isles.samplers.groups import Static
 from isles.samplers.stages import Tempered
-from isles.samplers.tempered import Outset, TemperedBlock
+from isles.samplers.tempered import Beginning, Outset, TemperedBlock
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class SMC(Tempered):
         uniforms = keys.Uniforms(root, Purpose.RESAMPLING, islands, needed)
         return Outset(root, islands, kernel, output, uniforms)
 
-    def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
+    def _beginning(self, problem: Problem, block: TemperedBlock) -> Beginning:
         """Reweight and resample."""
         if block.stage >= self.max_stages:
             raise RuntimeError(
@@ -145,38 +145,39 @@ class SMC(Tempered):
         moving = block.tempering < 1
         tempering = self._next_tempering(problem, block)
         log_weights = weights.increments(block.log_likelihood, tempering - block.tempering)
-        gain = np.where(moving, weights.log_mean_exp(log_weights), 0.0)  # method.md (3)
-        within = weights.normalise(log_weights)
+        within, gain = weights.reweigh(log_weights)
+        log_evidence = block.log_evidence + np.where(moving, gain, 0.0)  # method.md (3)
         tuning = tempered.next_tuning(problem, block, self.plan, within)
         # resample
         count = self.particles // self.chain
         assert block.outset.uniforms is not None
-        uniforms = np.broadcast_to(block.outset.uniforms.at(block.stage), (len(block.islands), count))
-        drawn = weights.resample(self.resampling, within[moving], uniforms[moving])
-        ancestors = np.tile(np.arange(self.particles), (len(block.islands), 1))
-        ancestors[moving] = np.tile(drawn, self.chain)
-        rows = ancestors + self.particles * np.arange(len(block.islands))[:, None]
+        uniforms = block.outset.uniforms.at(block.stage)
+        ancestors = weights.resample(self.resampling, within[moving], uniforms[moving], count)
+        if self.chain > 1:
+            ancestors = np.tile(ancestors, self.chain)
+        if not moving.all():
+            drawn, ancestors = ancestors, np.tile(np.arange(self.particles), (len(moving), 1))
+            ancestors[moving] = drawn
+        rows = (ancestors + self.particles * np.arange(len(ancestors))[:, None]).astype(np.int32)
         # mutate
+        first = ancestors[:, :count]
         record = {
             "ess": weights.island_ess(within),
-            "log_evidence": block.log_evidence + gain,
+            "log_evidence": log_evidence,
             "rise": weights.mean(within, block.log_likelihood),  # until the stage is closed
-            "unique_ancestors": 1 + (np.diff(ancestors[:, :count], axis=1) > 0).sum(axis=1),
+            "unique_ancestors": 1 + (first[:, 1:] > first[:, :-1]).sum(axis=1),
         }
-        return tempered.begin(
-            problem, block, rows.ravel().astype(np.int32), tuning, tempering, self._mutations(block.stage), record,
-            log_evidence=block.log_evidence + gain,
-        )  # fmt: skip
+        stage = tempered.stage_of(tempering, self._mutations(block.stage), record, log_evidence=log_evidence)
+        return Beginning(rows.ravel(), tuning, stage)
 
     def _next_tempering(self, problem: Problem, block: TemperedBlock) -> np.ndarray[Any, Any]:
         fixed = self.plan.schedule if self.plan is not None else self.schedule
+        dtype = problem.dtype.type
+        solved: Any = None if fixed is None else float(dtype(fixed[block.stage]))
         if fixed is None:
-            dtype = problem.dtype.type
             solved = weights.next_tempering(
                 block.log_likelihood, block.tempering, ess_fraction=self.ess_fraction, dtype=dtype
             )
-        else:
-            solved = np.full(len(block.islands), float(problem.dtype.type(fixed[block.stage])))
         return np.where(block.tempering < 1, solved, 1.0)
 
     def _mutations(self, stage: int) -> int | Decorrelate:

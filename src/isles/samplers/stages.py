@@ -11,7 +11,7 @@ from isles.problem import Problem
 from isles.samplers import tempered
 from isles.samplers.block import BlockResult, Output
 from isles.samplers.pace import Pause, never
-from isles.samplers.tempered import Outset, TemperedBlock
+from isles.samplers.tempered import Beginning, Outset, TemperedBlock
 
 
 class Tempered:
@@ -27,8 +27,9 @@ class Tempered:
 
     def advance(self, problem: Problem, block: TemperedBlock, pause: Pause = never) -> TemperedBlock:
         """One stage of every island that is not done, or the part of it that `pause` leaves time for."""
-        block = self._begin(problem, block) if block.under_way is None else tempered.reopened(block)
-        return tempered.mutate(problem, block, pause)
+        if block.under_way is None:
+            return tempered.begin(problem, block, self._beginning(problem, block), pause)
+        return tempered.go_on(problem, block, pause)
 
     def pack(self, block: TemperedBlock) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -47,5 +48,5 @@ class Tempered:
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         raise NotImplementedError
 
-    def _begin(self, problem: Problem, block: TemperedBlock) -> TemperedBlock:
+    def _beginning(self, problem: Problem, block: TemperedBlock) -> Beginning:
         raise NotImplementedError

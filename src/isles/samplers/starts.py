@@ -15,8 +15,8 @@ from isles.ascent import Climb, Optimised
 from isles.kernels import HMC
 from isles.keys import Purpose, island_keys, particle_keys
 from isles.problem import Problem, State
-from isles.samplers import mutation
-from isles.samplers.mutation import Group, Static
+from isles.samplers import groups, mutation
+from isles.samplers.groups import Group, Static
 from isles.samplers.pace import Pace, Pause, never, pieces
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def settle(problem: Problem, kernel: Static, group: Group, row_keys: Array, step
     hmc = kernel.kernel
     if not (steps and isinstance(hmc, HMC)):
         return group
-    short = mutation.copied(group._replace(tuning=hmc.single(group.tuning)))
+    short = group._replace(tuning=hmc.single(group.tuning))
     for done in range(0, steps, ROUND):
         count = min(ROUND, steps - done)
         short = short._replace(mutation=jnp.zeros_like(short.mutation))
         round_keys = jax.vmap(jax.random.fold_in, (0, None))(row_keys, np.uint32(done))
-        dials = mutation.dials(problem, hmc, count)
-        short, _ = mutation.mutate(problem, kernel, short, tempering, round_keys, dials, count, never)
+        dials = groups.dials(problem, hmc, count)
+        short, _ = mutation.mutate(problem, kernel, short, None, tempering, round_keys, dials, 0, count, never)
     return short._replace(tuning=short.tuning._replace(length=group.tuning.length))
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from isles import checks, devices, expectations, weights
 from isles.adapt import Decorrelate
 from isles.kernels.base import Kernel, Tuning
-from isles.keys import Purpose, Uniforms, particle_keys, rows
+from isles.keys import Purpose, Uniforms, rows
 from isles.problem import Problem, State
 from isles.samplers import block as blocks
-from isles.samplers import mutation, read_back
+from isles.samplers import groups, mutation, read_back
 from isles.samplers.block import BlockResult, Output, Plan, Record, Status, last_mean
-from isles.samplers.mutation import Group, Seen, Static
+from isles.samplers.groups import Arrival, Group, Static
+from isles.samplers.mutation import Seen
 from isles.samplers.pace import Pause
 
 
@@ -35,9 +36,8 @@ class Outset(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """A stage between two of its mutations."""
+    """A stage between two of its mutations, but for the particles."""
 
-    group: Group
     tempering: np.ndarray[Any, Any]  # (I,) to which the stage leads
     mutations: int  # at most
     threshold: float | None  # correlation at which an island stops, where M is adaptive
@@ -50,8 +50,7 @@ class TemperedBlock:
     """Islands between two stages, or inside one."""
 
     outset: Outset
-    states: State  # leaves (I·N, ...)
-    tuning: Tuning  # leaves (I, ...)
+    group: Group  # of the stage under way, or as the last one left it
     log_likelihood: np.ndarray[Any, Any]  # (I, N)
     tempering: np.ndarray[Any, Any]  # (I,)
     log_weights: np.ndarray[Any, Any]  # (I, N)
@@ -69,6 +68,16 @@ class TemperedBlock:
     def islands(self) -> np.ndarray[Any, Any]:
         """(I,) their numbers in the run."""
         return self.outset.islands
+
+    @property
+    def states(self) -> State:
+        """Leaves (I·N, ...)."""
+        return self.group.states
+
+    @property
+    def tuning(self) -> Tuning:
+        """Leaves (I, ...)."""
+        return self.group.tuning
 
     @property
     def all_dead(self) -> bool:
@@ -90,9 +99,9 @@ class TemperedBlock:
         """Share of the way, on the log scale on which tempering advances about evenly."""
         if not self.records:
             return 0.0
-        first = float(np.nanmin(self.records[0]["tempering"]))
-        now = float(np.min(self.tempering))
-        return 1.0 if now >= 1 else float(np.log(now / first) / -np.log(first)) * 0.95
+        first = min(value for value in self.records[0]["tempering"].tolist() if not math.isnan(value))
+        now = min(self.tempering.tolist())
+        return 1.0 if now >= 1 else math.log(now / first) / -math.log(first) * 0.95
 
     @property
     def at_landmark(self) -> bool:
@@ -103,7 +112,7 @@ class TemperedBlock:
     def status(self) -> Status:
         """Where the block stands."""
         last = self.records[-1] if self.records else {}
-        made = 0 if self.under_way is None else int(self.under_way.group.evaluations.sum())
+        made = 0 if self.under_way is None else int(self.group.evaluations.sum())
         return Status(
             share=self.progress,
             stage=self.stage,
@@ -117,16 +126,16 @@ class TemperedBlock:
 def start(problem: Problem, outset: Outset) -> TemperedBlock:
     """Prior draws of every island: one epoch a particle."""
     islands, particles = outset.islands, outset.kernel.particles
-    keys = particle_keys(outset.root, Purpose.PRIOR, 0, islands, particles)
-    states = mutation.draw_prior(problem, outset.kernel, keys)
-    alive, nonfinite = blocks.first_states(states, particles)
-    dead_island = ~alive.any(axis=1)
     size = len(islands)
+    tuning = groups.broadcast_tuning(outset.kernel.kernel.tuning(problem), size)
+    keys = rows(outset.root, Purpose.PRIOR, 0, islands)
+    group = groups.first_group(problem, outset.kernel, keys, tuning)
+    alive, nonfinite = blocks.first_states(group.states, particles)
+    dead_island = ~alive.any(axis=1)
     return TemperedBlock(
         outset=outset,
-        states=states,
-        tuning=mutation.broadcast_tuning(outset.kernel.kernel.tuning(problem), size),
-        log_likelihood=mutation.host_log_likelihood(states, particles),
+        group=group,
+        log_likelihood=mutation.host_log_likelihood(group.states, particles),
         tempering=np.where(dead_island, 1.0, 0.0),
         log_weights=np.zeros((size, particles)),
         log_evidence=np.where(dead_island, -np.inf, 0.0),
@@ -141,12 +150,10 @@ def start(problem: Problem, outset: Outset) -> TemperedBlock:
 
 
 def pack(block: TemperedBlock) -> dict[str, Any]:
-    """Everything but what the block is told; leaves on the host."""
-    return {
-        field.name: jax.device_get(getattr(block, field.name))
-        for field in dataclasses.fields(block)
-        if field.name != "outset" and not (field.name == "states" and block.under_way is not None)
-    }
+    """Everything but what the block is told, and what the next stage forgets; leaves on the host."""
+    names = [field.name for field in dataclasses.fields(block) if field.name not in ("outset", "group")]
+    names += ["states", "tuning"] if block.under_way is None else ["group"]
+    return {name: jax.device_get(getattr(block, name)) for name in names}
 
 
 def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBlock:
@@ -157,32 +164,22 @@ def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBl
     read_back.check_arrays(kept, dict.fromkeys(("log_likelihood", "log_weights", "epochs"), (islands, particles)))
     read_back.check_records(kept["records"], islands)
     stage, due = kept["under_way"], read_back.due_group(problem, outset.kernel, islands)
-    read_back.check_like("tuning", kept["tuning"], due.tuning)
     for variances in kept["variances"]:
         read_back.check_arrays({"variances": variances}, {"variances": due.tuning.variances.shape[1:]})
     if stage is None:
-        read_back.check_like("states", kept["states"], due.states)
+        states, tuning = kept.pop("states"), kept.pop("tuning")
+        read_back.check_like("tuning", tuning, due.tuning)
+        read_back.check_like("states", states, due.states)
+        group = groups.new_group(problem, outset.kernel, jax.device_put(states), tuning, np.ones(islands, bool))
     else:
-        read_back.check_like("group", stage.group, due)
+        read_back.check_like("group", kept["group"], due)
         read_back.check_arrays(stage._asdict(), {"tempering": (islands,)})
         shapes = {"log_evidence": (islands,), "log_weights": (islands, particles)}
         read_back.check_arrays(stage.changes, {name: shapes[name] for name in stage.changes})
         read_back.check_records([stage.record], islands)
-    if stage is not None:
-        group = jax.device_put(stage.group)
-        stage = stage._replace(group=group._replace(states=problem.place(group.states)))
-    states = problem.place(jax.device_put(kept["states"])) if stage is None else stage.group.states
-    return TemperedBlock(
-        outset, **kept | {"states": states, "tuning": jax.device_put(kept["tuning"]), "under_way": stage}
-    )
-
-
-def reopened(block: TemperedBlock) -> TemperedBlock:
-    """A paused block whose group may be overwritten."""
-    assert block.under_way is not None
-    return dataclasses.replace(
-        block, under_way=block.under_way._replace(group=mutation.copied(block.under_way.group))
-    )
+        group = jax.device_put(kept["group"])
+        group = group._replace(states=problem.place(group.states))
+    return TemperedBlock(outset, **kept | {"group": group})
 
 
 def next_tuning(problem: Problem, block: TemperedBlock, plan: Plan | None, within: np.ndarray[Any, Any]) -> Tuning:
@@ -198,42 +195,65 @@ def next_tuning(problem: Problem, block: TemperedBlock, plan: Plan | None, withi
     return mutation.population_tuning(problem, block.outset.kernel, block.states, within, block.tuning, moving)
 
 
-def begin(
-    problem: Problem,
-    block: TemperedBlock,
-    ancestors: np.ndarray[Any, Any] | None,
-    tuning: Tuning,
+class Beginning(NamedTuple):
+    """A stage about to begin."""
+
+    ancestors: np.ndarray[Any, Any]  # (I·N,) the rows that go on
+    tuning: Tuning
+    stage: UnderWay
+
+
+def stage_of(
     tempering: np.ndarray[Any, Any],
     mutations: int | Decorrelate,
     record: Record,
     **changes: np.ndarray[Any, Any],
-) -> TemperedBlock:
-    """The surviving rows (all, if None) at the new tempering, about to mutate."""
-    group = mutation.new_group(problem, block.outset.kernel, block.states, ancestors, tuning, block.tempering < 1)
+) -> UnderWay:
+    """A stage to `tempering`, with what is known of it before it begins."""
     if isinstance(mutations, Decorrelate):
-        under_way = UnderWay(group, tempering, mutations.max, mutations.threshold, record, changes)
-    else:
-        under_way = UnderWay(group, tempering, mutations, None, record, changes)
-    # what was resampled is all in the group: the stage's start need not be kept
-    return dataclasses.replace(block, states=group.states, under_way=under_way)
+        return UnderWay(tempering, mutations.max, mutations.threshold, record, changes)
+    return UnderWay(tempering, mutations, None, record, changes)
 
 
-def mutate(problem: Problem, block: TemperedBlock, pause: Pause) -> TemperedBlock:
+def begin(problem: Problem, block: TemperedBlock, beginning: Beginning, pause: Pause) -> TemperedBlock:
+    """Mutate the rows that go on."""
+    arrival = Arrival(np.bool_(True), beginning.ancestors, block.tempering < 1)
+    group = block.group._replace(tuning=beginning.tuning)
+    return _mutate(problem, block, beginning.stage, group, arrival, 0, pause)
+
+
+def go_on(problem: Problem, block: TemperedBlock, pause: Pause) -> TemperedBlock:
+    """Mutate on."""
+    assert block.under_way is not None
+    everyone = np.arange(block.log_likelihood.size, dtype=np.int32)
+    arrival = Arrival(np.bool_(False), everyone, block.tempering < 1)
+    return _mutate(problem, block, block.under_way, block.group, arrival, int(block.group.mutation), pause)
+
+
+def _mutate(
+    problem: Problem,
+    block: TemperedBlock,
+    stage: UnderWay,
+    group: Group,
+    arrival: Arrival,
+    done: int,
+    pause: Pause,
+) -> TemperedBlock:
     """Mutate until the stage is done, which closes it with a record, or until `pause` asks to stop."""
-    stage = block.under_way
-    assert stage is not None
     kernel = block.outset.kernel
     keys = rows(block.outset.root, Purpose.MUTATION, block.stage, block.islands)
-    dials = mutation.dials(problem, kernel.kernel, stage.mutations, stage.threshold or 0.0)
+    dials = groups.dials(problem, kernel.kernel, stage.mutations, stage.threshold or 0.0)
     tempering = stage.tempering.astype(problem.dtype)
-    group, seen = mutation.mutate(problem, kernel, stage.group, tempering, keys, dials, stage.mutations, pause)
-    stage = stage._replace(group=group)
-    block = dataclasses.replace(block, states=group.states, under_way=stage)
-    return block if seen is None else _close(problem, block, stage, seen)
+    group, seen = mutation.mutate(
+        problem, kernel, group, arrival, tempering, keys, dials, done, stage.mutations, pause
+    )
+    if seen is not None:
+        return _close(problem, block, stage, group, seen)
+    return dataclasses.replace(block, group=group, under_way=stage)
 
 
-def _close(problem: Problem, block: TemperedBlock, stage: UnderWay, seen: Seen) -> TemperedBlock:
-    kernel, group, tempering = block.outset.kernel, stage.group, stage.tempering
+def _close(problem: Problem, block: TemperedBlock, stage: UnderWay, group: Group, seen: Seen) -> TemperedBlock:
+    kernel, tempering = block.outset.kernel, stage.tempering
     moving = block.tempering < 1
     log_likelihood, moved, epochs = seen.log_likelihood, seen.moved, seen.evaluations
     nonfinite = seen.nonfinite.sum(axis=1)
@@ -248,24 +268,25 @@ def _close(problem: Problem, block: TemperedBlock, stage: UnderWay, seen: Seen) 
     }
     if seen.memory is not None:
         record["correlation"] = seen.memory
+    particles = log_likelihood.shape[1]
     with np.errstate(invalid="ignore", divide="ignore"):  # dead particles, or all alike
-        record["log_likelihood"] = np.where(np.isfinite(log_likelihood), log_likelihood, np.nan).mean(axis=1)
+        mean = log_likelihood.sum(axis=1) / particles
+        record["log_likelihood"] = np.where(np.isfinite(mean), mean, np.nan)
         if "rise" in record:
-            spread = log_likelihood.std(axis=1)
-            gain = record["log_likelihood"] - record["rise"]
-            record["rise"] = np.where(spread > 0, gain / spread, np.nan)
+            spread = np.sqrt(np.square(log_likelihood - mean[:, None]).sum(axis=1) / particles)
+            record["rise"] = np.where(spread > 0, (mean - record["rise"]) / spread, np.nan)
     if not moving.all():
         record = {name: np.where(moving, values, np.nan) for name, values in record.items()}
     record = {name: np.asarray(values, np.float64) for name, values in record.items()}
     variances = block.variances
-    first = block.first_alive
-    if kernel.kernel.scale_from_population and moving[first]:
-        variances = (*variances, devices.fetch(group.tuning.variances)[first])
-    rounding = blocks.rounding(problem, log_likelihood[moving], float(tempering[moving].max()))
+    if kernel.kernel.scale_from_population and moving[block.first_alive]:
+        variances = (*variances, devices.fetch(group.tuning.variances)[block.first_alive])
+    seen_now = log_likelihood if moving.all() else log_likelihood[moving]
+    rounding = blocks.rounding(problem, seen_now, float(tempering[moving].max()))
     changes: dict[str, Any] = stage.changes
     return dataclasses.replace(
         block,
-        tuning=group.tuning,
+        group=group,
         log_likelihood=log_likelihood,
         tempering=tempering,
         epochs=block.epochs + epochs,
@@ -337,10 +358,10 @@ def check_mutations(mutations: object) -> None:
 
 def _planned_tuning(problem: Problem, block: TemperedBlock, plan: Plan) -> Tuning:
     tuning = block.outset.kernel.kernel.tuning(problem)
-    tuning = tuning._replace(step_size=jnp.asarray(plan.step_sizes[block.stage], problem.dtype))
+    tuning = tuning._replace(step_size=np.asarray(plan.step_sizes[block.stage], problem.dtype))
     if plan.variances is not None:
-        tuning = tuning._replace(variances=jnp.asarray(plan.variances[block.stage], problem.dtype))
-    return mutation.broadcast_tuning(tuning, len(block.islands))
+        tuning = tuning._replace(variances=np.asarray(plan.variances[block.stage], problem.dtype))
+    return groups.broadcast_tuning(tuning, len(block.islands))
 
 
 def check_plan(problem: Problem, kernel: Kernel, plan: Plan | None) -> None:
@@ -362,7 +383,8 @@ def check_plan(problem: Problem, kernel: Kernel, plan: Plan | None) -> None:
 def _plan(problem: Problem, block: TemperedBlock) -> Plan | None:
     if block.all_dead:
         return None
-    column = lambda name: np.array([record[name][block.first_alive] for record in block.records])
+    first = block.first_alive
+    column = lambda name: np.array([record[name][first] for record in block.records])
     stages = int(np.isfinite(column("tempering")).sum())
     return Plan(
         kernel=type(block.outset.kernel.kernel).__name__,
