@@ -49,10 +49,13 @@ def reweigh(log_weights: Floats) -> tuple[Floats, Floats]:
     peak = np.where(np.isfinite(peak), peak, 0.0)
     weights = np.exp(log_weights - peak[:, None])
     total = weights.sum(axis=1)
-    with np.errstate(divide="ignore"):
-        log_mean = np.log(total) + peak - np.log(log_weights.shape[1])
-    weights /= np.where(total > 0, total, 1.0)[:, None]
-    return weights, log_mean
+    if total.all():
+        log_total, divisor = np.log(total), total
+    else:
+        with np.errstate(divide="ignore"):
+            log_total, divisor = np.log(total), np.where(total > 0, total, 1.0)
+    weights /= divisor[:, None]
+    return weights, log_total + peak - np.log(log_weights.shape[1])
 
 
 def log_ess(log_weights: Floats) -> Floats:
@@ -64,8 +67,8 @@ def log_ess(log_weights: Floats) -> Floats:
 
 def island_ess(weights: Floats) -> Floats:
     """1/Σw² (I,) of weights (I, N) that sum to 1; 0 where every weight is zero."""
-    squares = (weights * weights).sum(axis=1)
-    return np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
+    squares = np.square(weights).sum(axis=1)
+    return 1 / squares if squares.all() else np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
 
 
 def ess(weights: Floats) -> float:
@@ -124,7 +127,10 @@ def next_tempering(
 
 def increments(log_likelihood: Floats, step: Floats) -> Floats:
     """Δλ · ℓ with 0 · (−inf) = 0, (I, N)."""
-    return _scaled(log_likelihood, step)
+    if step.all():
+        return np.asarray(step[:, None] * log_likelihood)
+    with np.errstate(invalid="ignore"):
+        return np.where(step[:, None] == 0, 0.0, step[:, None] * log_likelihood)
 
 
 def resample(method: str, weights: Floats, uniforms: Floats, count: int | None = None) -> Integers:
@@ -177,11 +183,6 @@ def combined_log_evidence(log_evidence: Floats) -> tuple[float, float | None]:
 def _from_best(log_likelihood: Floats) -> Floats:
     best = np.max(log_likelihood, axis=-1, keepdims=True)
     return np.asarray(log_likelihood - np.where(np.isfinite(best), best, 0.0))
-
-
-def _scaled(log_likelihood: Floats, step: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):
-        return np.where(step[:, None] == 0, 0.0, step[:, None] * log_likelihood)
 
 
 def inverse_cdf(weights: Floats, points: Floats) -> Any:
