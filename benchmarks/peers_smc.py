@@ -117,7 +117,9 @@ def blackjax_smc(
     return Contender(name, start, read)
 
 
-def against_blackjax(report: harness.Report, case: Case, setting: Setting, islands: int = 1) -> None:
+def against_blackjax(
+    report: harness.Report, case: Case, setting: Setting, islands: int = 1, rounds: int = harness.ROUNDS
+) -> None:
     """A fixed schedule with BlackJAX on plain JAX and on isles' likelihood, then adaptive tempering."""
     pilot = isles.sample(case.problem, setting.sampler(), seed=1000)
     schedule = pilot.trace["tempering"][:, 0]
@@ -131,11 +133,11 @@ def against_blackjax(report: harness.Report, case: Case, setting: Setting, islan
     fixed = [peer("SMC", case.plain, schedule)]
     if case.plain is not case.problem.log_likelihood:
         fixed.append(peer("SMC on isles' likelihood", case.fused, schedule))
-    race = partial(contest, report, per=("stage",), truth=truth)
+    race = partial(contest, report, per=("stage",), truth=truth, rounds=rounds)
     race(case.name, isles_smc(case, sampler), fixed)
     if islands > 1:
         many = [peer("SMC", case.plain, schedule, runs=islands)]
-        race(f"{case.name}, {islands} islands", isles_smc(case, sampler, islands), many)
+        race(f"{case.name}, {islands} islands", isles_smc(case, sampler, islands), many, rounds=harness.ROUNDS)
     adaptive = isles_smc(case, setting.sampler())
     race(case.name, adaptive, [peer("adaptive SMC", case.plain)], per=("stage", "run"))
 
@@ -268,7 +270,8 @@ def random_walks(report: harness.Report) -> None:
 def main() -> None:
     """All rows, and the file."""
     report = harness.Report("peers_smc")
-    against_blackjax(report, problems.gaussian(), Setting(1024, 5, 5, 0.2), islands=16)
+    # runs of 20 ms, of which five are too few to tell a tenth
+    against_blackjax(report, problems.gaussian(), Setting(1024, 5, 5, 0.2), islands=16, rounds=20 * harness.ROUNDS)
     share_of_mutations(report, problems.gaussian(), Setting(1024, 5, 5, 0.2))
     against_blackjax(report, problems.credit(), Setting(1024, 4, 5, 0.1))
     random_walks(report)

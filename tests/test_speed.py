@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import isles
-from isles import cache, chunks, keys
+from isles import cache, chunks, keys, lanes
 from isles.models import CNN, MLP
+from isles.samplers import mutation
 from isles.samplers.block import Output
 
 # ---- memory: real sizes with made-up features, in a process of its own ----
@@ -270,3 +271,23 @@ def test_advance_leaves_its_block_as_it_was() -> None:
         np.testing.assert_array_equal(states(block), before)
         np.testing.assert_array_equal(states(once), states(again))
         assert (states(once) != before).any()
+
+
+def test_particles_side_by_side_in_memory_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What XLA is asked for is another order of the same arrays."""
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(5)), lambda theta: -((theta - 1) ** 2).sum())
+    sampler = isles.SMC(isles.HMC(leapfrogs=3, step_size=0.2), 64, mutations=2, schedule=[0.1, 1.0])
+    asked = []
+    ask = lanes.with_layout_constraint
+    monkeypatch.setattr(
+        lanes, "with_layout_constraint", lambda rows, layout: asked.append(layout) or ask(rows, layout)
+    )
+    together = isles.sample(problem, sampler, islands=3, seed=1)
+    assert asked
+    asked.clear()
+    monkeypatch.setattr(mutation, "has_short_sums", lambda problem: False)
+    jax.clear_caches()
+    apart = isles.sample(problem, sampler, islands=3, seed=1)
+    assert not asked
+    np.testing.assert_allclose(together.draws, apart.draws, rtol=0, atol=1e-4)
+    jax.clear_caches()

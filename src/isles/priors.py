@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
+from isles.lanes import lay
 from isles.layout import Layout, Params
 
 
@@ -98,7 +99,7 @@ class Gaussian:
     def log_ratio(self, new: Array, old: Array) -> Array:
         """log p(new) − log p(old) from differences, method.md (24): exact to rounding though both be large."""
         gap = self._solve(old - new)  # whitened after the subtraction, which loses nothing
-        return 0.5 * jnp.sum(gap * (self.whiten(old) + self.whiten(new)))
+        return 0.5 * jnp.sum(lay(gap * (self.whiten(old) + self.whiten(new))))
 
     def gradient(self, vector: Array) -> Array:
         """Gradient of the log density."""

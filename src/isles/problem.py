@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from isles import additivity, checks
 from isles.devices import DATA, PARTICLES
 from isles.intermediates import intermediate_bytes
+from isles.lanes import lay
 from isles.layout import Layout, Params, StaticFunction
 from isles.priors import Custom, Gaussian, PriorLike, flat_prior
 
@@ -247,7 +248,7 @@ class Problem:
         if gradient:
             value, low, slope = self._sum_over_rows(jax.value_and_grad(self._log_likelihood), params)
             slope = self.layout.ravel(slope)
-            finite = jnp.sum(~jnp.isfinite(slope), dtype=jnp.int32) == 0  # `all` is slower where d is small
+            finite = jnp.sum(lay(~jnp.isfinite(slope)), dtype=jnp.int32) == 0  # `all` is slower where d is small
             unusable = (value > -jnp.inf) & ~finite
             slope = jnp.where(finite, slope, 0.0)
         else:

@@ -45,6 +45,7 @@ class Kernel:
     """
 
     uses_gradient: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False  # whether `step` says how its vectors lie in memory: see `isles.lanes`
     partners: ClassVar[int] = 0  # particles of the other half of the island that `step` is shown
     target_acceptance: float | None = None  # None: the step size is never adapted
     step_size: float | None = None  # None: adapted toward target_acceptance

@@ -14,6 +14,7 @@ from jax import Array
 from isles import checks, likelihoods, threefry
 from isles.kernels import base, metric
 from isles.kernels.base import Info, Kernel, Tuning
+from isles.lanes import lay
 from isles.problem import Problem, State
 
 
@@ -52,6 +53,7 @@ class HMC(Kernel):
     """
 
     uses_gradient: ClassVar[bool] = True
+    side_by_side: ClassVar[bool] = True
     trajectory: float | None = None
     leapfrogs: int | None = None
     step_size: float | None = None
@@ -137,7 +139,8 @@ def leapfrog_step(
     """One HMC step of `count` leapfrogs."""
     key_momentum, key_accept = threefry.split(key)
     step, scales = tuning.step_size, tuning.variances
-    noise = threefry.normal(key_momentum, state.position.size, state.position.dtype)
+    noise = lay(threefry.normal(key_momentum, state.position.size, state.position.dtype))
+    state = _laid(state)
     if scales.ndim == 1:
         momentum, velocity = noise / jnp.sqrt(scales), lambda momentum: scales * momentum
     else:
@@ -154,18 +157,23 @@ def leapfrog_step(
         state, momentum, nonfinite = carry
         state = problem.evaluate(state.position + step * velocity(momentum), gradient=True)
         # the prior's density has no part in the trajectory: left out of the loop, it is not computed there
-        return state._replace(log_prior=unused), momentum + kick(state), nonfinite + state.nonfinite
+        return _laid(state)._replace(log_prior=unused), lay(momentum + kick(state)), nonfinite + state.nonfinite
 
     unused = jnp.zeros_like(state.log_prior)
-    start = (state._replace(log_prior=unused), momentum + 0.5 * kick(state), jnp.zeros((), jnp.int32))
+    start = (state._replace(log_prior=unused), lay(momentum + 0.5 * kick(state)), jnp.zeros((), jnp.int32))
     end, momentum_end, nonfinite = jax.lax.fori_loop(0, count, leapfrog, start)
     momentum_end = momentum_end - 0.5 * kick(end)
     end = end._replace(log_prior=problem.prior.log_density(end.position))
     # method.md (24)
-    kinetic = 0.5 * jnp.sum(velocity(momentum_end - momentum) * (momentum_end + momentum))
+    kinetic = 0.5 * jnp.sum(lay(velocity(momentum_end - momentum) * (momentum_end + momentum)))
     log_ratio = problem.log_ratio(end, state, tempering) - kinetic
     state, acceptance = base.accept(key_accept, log_ratio, end, state)
-    return state, Info(acceptance, evaluations=count, nonfinite=nonfinite)
+    return _laid(state), Info(acceptance, evaluations=count, nonfinite=nonfinite)
+
+
+def _laid(state: State) -> State:
+    assert state.gradient is not None
+    return state._replace(position=lay(state.position), gradient=lay(state.gradient))
 
 
 def langevin_factor(dimension: int) -> float:

@@ -30,6 +30,7 @@ class MALA(Kernel):
     """
 
     uses_gradient: ClassVar[bool] = True
+    side_by_side: ClassVar[bool] = True
     step_size: float | None = None
     target_acceptance: float = 0.574
     mass: Any = "identity"

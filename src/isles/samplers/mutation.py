@@ -15,9 +15,10 @@ import numpy as np
 from jax import Array
 
 from isles import adapt, devices, threefry
-from isles.compiling import ByLength
+from isles.compiling import ByLength, has_short_sums
 from isles.kernels.base import Tuning
 from isles.keys import Rows
+from isles.lanes import lay_rows, side_by_side
 from isles.problem import Problem, State
 from isles.samplers import moves, pace
 from isles.samplers.groups import Arrival, Dials, Group, Static, arrived, underway
@@ -105,6 +106,7 @@ def _mutate(
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (old.ndim - 1)), new, old), moved, group.states
         )
+        states = lay_rows(states)
         row_acceptance = jnp.nan_to_num(info.acceptance)
         acceptance = by_island(row_acceptance).mean(axis=1)
         number = group.mutation + 1
@@ -136,7 +138,10 @@ def _mutate(
         )  # fmt: skip
 
     unfinished = lambda group: (group.mutation < until) & group.active.any()
-    return jax.lax.while_loop(unfinished, mutation, group)
+    short = has_short_sums(problem) and problem.mesh is None and jax.default_backend() == "cpu"
+    with side_by_side(short and kernel.kernel.side_by_side):
+        group = jax.lax.while_loop(unfinished, mutation, group._replace(states=lay_rows(group.states)))
+        return group._replace(states=lay_rows(group.states, last=False))
 
 
 class Draws(NamedTuple):

@@ -1,0 +1,54 @@
+"""Particles side by side in memory, so that a sum over few parameters is made for many particles at once.
+
+Arrays of particles are (N, d), with the parameters of a particle next to each other. Where d is small, a CPU then
+adds up each particle's numbers one by one. Where mutations are traced inside `side_by_side`, kernels that know how
+ask XLA for the other order of the same arrays: of every one that they carry or add up, since one left out costs
+a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from jax import Array
+from jax.experimental.layout import Layout, with_layout_constraint
+
+_wanted: ContextVar[bool] = ContextVar("_wanted", default=False)
+
+
+@contextlib.contextmanager
+def side_by_side(wanted: bool) -> Iterator[None]:
+    """Programs that are traced inside have particles side by side, if wanted."""
+    token = _wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def lay(vector: Array) -> Array:
+    """A vector (d,) of one particle, which is one of many under `jax.vmap`."""
+    return _lay(vector) if _wanted.get() else vector
+
+
+def lay_rows(tree: Any, last: bool = True) -> Any:
+    """Arrays whose first axis is particles, and is to be the last in memory, or the first again."""
+    return jax.tree.map(lambda rows: _lay_axis(rows, last), tree) if _wanted.get() else tree
+
+
+def _lay_axis(rows: Array, last: bool) -> Array:
+    return with_layout_constraint(rows, Layout((1, 0) if last else (0, 1))) if rows.ndim == 2 else rows
+
+
+@jax.custom_batching.custom_vmap
+def _lay(vector: Array) -> Array:
+    return vector
+
+
+@_lay.def_vmap
+def _lay_batch(size: int, batched: Any, rows: Array) -> tuple[Array, bool]:
+    return _lay_axis(rows, last=True), True
