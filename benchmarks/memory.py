@@ -62,7 +62,7 @@ def in_child(name: str | None = None, **sizes: Any) -> dict[str, float]:
 
 
 def at_real_sizes(report: harness.Report) -> None:
-    """Program, libraries and compilation included."""
+    """Program and libraries included; compilation too, if the programs are not on disk yet."""
     for name, (*_, limit) in REAL.items():
         gib = in_child(name)["mib"] / 1024
         report.row(
