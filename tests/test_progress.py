@@ -239,6 +239,26 @@ isles.sample("slow_problem:problem", sampler, progress=True).save("result")"""
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------
 
 
+class Writer:
+    """What programs put in place of stderr, to send it to a log."""
+
+    def write(self, text: str) -> None:
+        """Nowhere."""
+
+    def flush(self) -> None:
+        """Nothing."""
+
+
+def test_a_stderr_that_only_writes_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(1)), lambda theta: -(theta**2).sum())
+    monkeypatch.setattr(sys, "stderr", Writer())
+    isles.sample(problem, isles.SMC(particles=4, mutations=1, schedule=[1.0]))
+    closed = open(os.devnull, "w")  # noqa: SIM115
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    isles.sample(problem, isles.SMC(particles=4, mutations=1, schedule=[1.0]))
+
+
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")
 def test_interrupted_once_a_run_says_how_to_resume_and_loses_nothing(tmp_path: Path) -> None:
     child = subprocess.Popen(

@@ -310,22 +310,49 @@ def test_pieces_can_be_handed_to_slurm_and_gathered(own: Path) -> None:
     """What SLURM's tasks run are blocks of folders that it defines; a later call keeps and clears them."""
     command = [sys.executable, "-m", "isles", "reproduce", "mnist-short", "--budget", "quick", "--folder", "."]
     call = lambda *more: subprocess.run([*command, *more], cwd=own, capture_output=True, text=True, check=False)
+    assert call("--engine", "slurm", "--workers", "2").returncode == ExitCode.USAGE
     done = call("--engine", "slurm")
     assert done.returncode == ExitCode.PARTIAL, done.stderr
+    assert "isles reproduce mnist-short --budget quick --folder . --page" in " ".join(done.stderr.split())
     folders = [own / line.split()[2] for line in done.stdout.splitlines()]
     assert folders and all(line.startswith("isles slurm ") for line in done.stdout.splitlines())
+    assert json.loads(call("--engine", "slurm", "--json").stdout)["runs"] == [
+        line.split()[2] for line in done.stdout.splitlines()
+    ]
     for folder in folders:
         scripts = write_scripts(folder, read_status(folder).unfinished, Slurm(time="1:00:00"))
         assert scripts.tasks == len(read_status(folder).blocks)
         run_tasks(folder, range(scripts.tasks))
-    assert call("--page").returncode == ExitCode.OK
+    again = call("--engine", "slurm")  # nothing is left to submit, and what is finished is gathered
+    assert again.returncode == ExitCode.OK and not again.stdout
     experiment = experiments.apart(experiments.load(own, "mnist-short", "quick"))
     queue = experiment.queue("quick")
     assert all(islands.is_done(experiment, piece.method, place) for piece in queue for place in piece.places)
     alone = islands.path_of(experiment, queue[0].method, queue[0].places[0]).read_bytes()
-    assert "all islands are finished" in call("--engine", "slurm").stderr
+    assert work.run(experiment, "quick", say=pytest.fail)  # in memory, where folders have no say
     assert call("--engine", "serial").returncode == ExitCode.OK and not any(folder.exists() for folder in folders)
     assert islands.path_of(experiment, queue[0].method, queue[0].places[0]).read_bytes() == alone
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_a_part_of_a_piece_that_has_begun_goes_on_in_its_folder(own: Path) -> None:
+    """Though another part was done before, and some of its own islands are kept by now."""
+    experiment = experiments.apart(experiments.load(own, "mnist-short", "quick"))
+    method, test = experiment.methods[0], isles.data.load("mnist", test=50)
+    places = tuple(experiments.Place(0, island) for island in range(5))
+    islands.agree(experiment, Scored(1000, test.y_test))
+    assert work.run_piece(experiment, experiments.Piece(method, places[:1]), test.x_test, None, None, {})
+    ((rest, folder),) = work.parts_of(experiment, experiments.Piece(method, places[:4]))
+    assert rest.places == places[1:4]
+    with pytest.warns(isles.IslesWarning, match="2 of 3 islands are missing"):
+        isles.sample(
+            method.problem, work.build_sampler(method.sampling), islands=[place.number for place in rest.places],
+            islands_per_block=1, seed=experiment.seed(method), folder=folder, engine="serial", max_epochs=1,
+            allow_partial=True,
+        )  # fmt: skip
+    work.harvest(experiment)
+    begun, new = work.parts_of(experiment, experiments.Piece(method, places))
+    assert begun == (rest, folder) and new[0].places == places[4:] and new[1] != folder
 
 
 def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:

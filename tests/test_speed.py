@@ -291,3 +291,14 @@ def test_particles_side_by_side_in_memory_give_the_same(monkeypatch: pytest.Monk
     assert not asked
     np.testing.assert_allclose(together.draws, apart.draws, rtol=0, atol=1e-4)
     jax.clear_caches()
+
+
+def test_a_function_of_particles_side_by_side_can_be_differentiated() -> None:
+    """A user's likelihood or kernel may hold a prior of isles."""
+    prior = isles.Gaussian(like=np.zeros(3), std=2.0)
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(3)), lambda theta: prior.log_ratio(theta, jnp.ones(3)))
+    posterior = isles.sample(problem, isles.SMC(isles.HMC(leapfrogs=3), 256, 5), islands=8, seed=2)
+    np.testing.assert_allclose(posterior.std(), np.sqrt(0.8), rtol=0.1)
+    with lanes.side_by_side(True):
+        slopes = jax.jit(jax.vmap(jax.grad(lambda x: jnp.sum(lanes.lay(x) ** 3))))(jnp.ones((4, 3)))
+    np.testing.assert_allclose(slopes, 3.0)

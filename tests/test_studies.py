@@ -136,7 +136,7 @@ def test_queue(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=files_at_hand if name == "credit" else ()) for name in study.NAMES]
+    "name", [pytest.param(name, marks=files_at_hand if name in ("credit", "rows") else ()) for name in study.NAMES]
 )
 def test_quick_run_is_cut_resumed_and_told(name: str, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = study.load(name, "quick", own)

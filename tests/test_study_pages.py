@@ -138,6 +138,22 @@ def test_subsets_page_from_made_up_pieces(own: Path) -> None:
     assert len(np.intersect1d(others[1], others[2])) < 100
 
 
+def test_rows_page_from_made_up_pieces(own: Path) -> None:
+    """Means and errors by the strength of the likelihood, beside the paper's; what is not there is said."""
+    chosen = study.load("rows", "standard", own)
+    for cell in chosen.cells:
+        if cell.facts["M"] == 1 and cell.facts["strength"] == "as all":
+            for part, accuracy in enumerate((70.0, 72.0)):
+                scores = dict.fromkeys(("nll", "epistemic", "entropy", "parallel_epochs"), 0.5)
+                keep(chosen, cell, part, scores | {"accuracy": accuracy, "power": 3.4688})
+    page.write(chosen)
+    text = (chosen.folder / "README.md").read_text()
+    assert "| SMC∥, M = 1 | accuracy, % | not run | 71 ± 1 | 79.15 |" in text and "(here 3.47)" in text
+    assert "| HMC∥, M = 5 | NLL | not run | not run | 0.3792 |" in text
+    facts = json.loads((chosen.folder / "results.json").read_text())["tables"]["smc, M = 1, accuracy"]
+    assert facts == {"as all": [70.0, 72.0], "paper": 79.15}
+
+
 def test_scores_of_weighted_members_against_scikit_learn() -> None:
     rng = np.random.default_rng(4)
     inside, outside = rng.dirichlet(np.ones(10), (3, 40)), rng.dirichlet(0.3 * np.ones(10), (3, 30))

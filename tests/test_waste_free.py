@@ -67,6 +67,20 @@ def test_where_a_stage_is_cut_does_not_change_a_bit(small: targets.Conjugate) ->
     assert (whole.epochs == cut.epochs).all()
 
 
+def test_checkpoints_of_earlier_versions_go_on(small: targets.Conjugate) -> None:
+    """They hold the group inside the stage, and the tuning beside it."""
+    sampler, output = isles.SMC(isles.HMC(leapfrogs=3), particles=16, mutations=4), Output({}, "all")
+    start = sampler.begin(small.problem, root(0), np.arange(2), output)
+    cut = sampler.advance(small.problem, start, pause=lambda: True)
+    assert cut.under_way is not None
+    kept = sampler.pack(cut)
+    group = kept.pop("group")
+    kept |= {"under_way": kept["under_way"]._replace(group=group), "tuning": group.tuning}
+    again = sampler.unpack(small.problem, root(0), np.arange(2), output, kept)
+    whole, resumed = sampler.advance(small.problem, start), sampler.advance(small.problem, again)
+    assert np.asarray(whole.states.position).tobytes() == np.asarray(resumed.states.position).tobytes()
+
+
 @pytest.mark.parametrize("method", weights.RESAMPLING)
 def test_fewer_ancestors_than_particles(method: str) -> None:
     """E[copies of i] = A · weight i."""

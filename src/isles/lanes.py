@@ -35,20 +35,30 @@ def lay(vector: Array) -> Array:
     return _lay(vector) if _wanted.get() else vector
 
 
-def lay_rows(tree: Any, last: bool = True) -> Any:
-    """Arrays whose first axis is particles, and is to be the last in memory, or the first again."""
-    return jax.tree.map(lambda rows: _lay_axis(rows, last), tree) if _wanted.get() else tree
+def lay_rows(tree: Any) -> Any:
+    """Arrays whose first axis is particles."""
+    return jax.tree.map(_particles_last, tree) if _wanted.get() else tree
 
 
-def _lay_axis(rows: Array, last: bool) -> Array:
-    return with_layout_constraint(rows, Layout((1, 0) if last else (0, 1))) if rows.ndim == 2 else rows
+def _particles_last(rows: Array) -> Array:
+    return with_layout_constraint(rows, Layout((1, 0))) if rows.ndim == 2 else rows
+
+
+@jax.custom_jvp
+def _lay(vector: Array) -> Array:
+    return _asked(vector)
+
+
+@_lay.defjvp
+def _lay_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return _lay(primals[0]), tangents[0]
 
 
 @jax.custom_batching.custom_vmap
-def _lay(vector: Array) -> Array:
+def _asked(vector: Array) -> Array:
     return vector
 
 
-@_lay.def_vmap
-def _lay_batch(size: int, batched: Any, rows: Array) -> tuple[Array, bool]:
-    return _lay_axis(rows, last=True), True
+@_asked.def_vmap
+def _asked_of_all(size: int, batched: Any, rows: Array) -> tuple[Array, bool]:
+    return _particles_last(rows), True

@@ -5,7 +5,6 @@ Arrays are (I, N), islands by particles; log-likelihoods may be −inf (a dead p
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,6 @@ def next_tempering(
     live, all_alive = np.maximum(alive.sum(axis=-1), 1), alive.all()
     log_target = np.log(ess_fraction * live)
     whole = 1.0 - current
-    sums = partial(np.einsum, "in,in->i")
 
     def excess(step: Floats) -> tuple[Floats, Floats]:
         """log ESS over its target, and its slope in log Δλ; the best particle weighs 1, so no sum overflows."""
@@ -99,7 +97,7 @@ def next_tempering(
         w = w if all_alive else np.where(alive, w, 0.0)
         squares = w * w
         total, total_squares = w.sum(axis=-1), squares.sum(axis=-1)
-        mean, mean_squares = sums(w, finite) / total, sums(squares, finite) / total_squares
+        mean, mean_squares = (w * finite).sum(axis=-1) / total, (squares * finite).sum(axis=-1) / total_squares
         return 2 * np.log(total) - np.log(total_squares) - log_target, 2 * step * (mean - mean_squares)
 
     spread = -finite.min(axis=-1)
@@ -107,7 +105,7 @@ def next_tempering(
         done = ~(excess(whole)[0] < 0)
         low = np.log(np.maximum(np.minimum(-np.log(ess_fraction) / spread, whole), 1e-300))
         high = np.log(np.maximum(whole, 1e-300))
-        variance = sums(finite, finite) / live - np.square(finite.sum(axis=-1) / live)
+        variance = np.square(finite).sum(axis=-1) / live - np.square(finite.sum(axis=-1) / live)
         guess = 0.5 * np.log((1 / ess_fraction - 1) / variance)
         guess = np.where((guess > low) & (guess < high), guess, 0.5 * (low + high))
         for _ in range(80):

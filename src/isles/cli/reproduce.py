@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,10 +63,15 @@ def reproduce(
 
     if budget == "quick":
         experiment = experiments.apart(experiment)
+    if engine == "slurm" and not page and chosen.keys() - {"engine", "progress"}:
+        raise UsageError("--workers and --max-seconds are for engines that run here; leave them out with slurm")
+    complete, folders = True, list[Path]()
     try:
         if engine == "slurm" and not page:
-            return hand_over(work.define(experiment, budget), budget, name)
-        complete = page or work.run(experiment, budget, say=output.say, **chosen)
+            folders = work.define(experiment, budget)
+            complete = not folders
+        elif not page:
+            complete = work.run(experiment, budget, say=output.say, **chosen)
     except ValueError as error:  # other data, or other settings, than those of the islands there
         raise UsageError(str(error)) from error
     except KeyboardInterrupt:
@@ -74,22 +80,21 @@ def reproduce(
         raise
     work.harvest(experiment)
     pages.write(experiment)
+    if folders:
+        hand_over(folders, json)
+        gather_call = shlex.join(["isles", "reproduce", str(name), "--budget", budget, "--folder", str(folder)])
+        output.say(f"then gather them with {gather_call} --page; without --page, what is missing is run here")
     output.say(f"see {experiment.folder / 'README.md'}")
     return ExitCode.OK if complete else ExitCode.PARTIAL
 
 
-def hand_over(folders: list[Path], budget: str, name: str) -> int:
-    """Say how defined runs are submitted to SLURM, and how their islands are gathered."""
-    if not folders:
-        output.say("all islands are finished")
-        return ExitCode.OK
+def hand_over(folders: list[Path], json: bool) -> None:
+    """Say how runs that are defined are submitted to SLURM."""
+    if json:
+        output.show_json({"runs": [str(folder) for folder in folders]})
+        return
     output.say(f"{len(folders)} runs are defined; submit them, with the limits of your cluster, with")
-    typer.echo("\n".join(f"isles slurm {folder} --time 8:00:00 --submit" for folder in folders))
-    output.say(
-        f"then gather them with isles reproduce {name} --budget {budget} --page; without --page, what is missing "
-        f"is run here"
-    )
-    return ExitCode.PARTIAL
+    typer.echo("\n".join(shlex.join(["isles", "slurm", str(folder), "--submit"]) for folder in folders))
 
 
 def show(folder: Path, json: bool) -> int:

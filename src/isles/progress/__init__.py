@@ -52,4 +52,9 @@ def display(shown: bool | None, *, blocks: int, finished: set[int], epochs: int 
 def _may_draw() -> bool:
     """False where rich, which knows better, need not be asked: it takes longer than a small run."""
     forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"))
-    return forced or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    if forced or "IPython" in sys.modules:
+        return True
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # something else in its place, or closed
+        return False

@@ -53,16 +53,16 @@ def run(
     begun = time.monotonic()
     pieces = experiment.queue(budget)
     complete = True
+    in_memory = budget == "quick" and not options.get("engine")
     for number, whole in enumerate(pieces, 1):
-        piece, folder = unfinished(experiment, whole)
-        in_memory = budget == "quick" and not options.get("engine")
-        left = None if max_seconds is None else max_seconds - (time.monotonic() - begun)
-        if not piece.places:
-            continue
-        if left is not None and left <= 0:
-            return False
-        say(f"{experiment.name} {number}/{len(pieces)}: {piece.method.name}, {len(piece.places)} islands")
-        complete &= run_piece(experiment, piece, test.x_test, None if in_memory else folder, left, options)
+        for piece, folder in [(left_of(experiment, whole), None)] if in_memory else parts_of(experiment, whole):
+            left = None if max_seconds is None else max_seconds - (time.monotonic() - begun)
+            if not piece.places:
+                continue
+            if left is not None and left <= 0:
+                return False
+            say(f"{experiment.name} {number}/{len(pieces)}: {piece.method.name}, {len(piece.places)} islands")
+            complete &= run_piece(experiment, piece, test.x_test, folder, left, options)
     return complete
 
 
@@ -71,16 +71,16 @@ def define(experiment: Experiment, budget: str) -> list[Path]:
     scored(experiment)
     folders = []
     for whole in experiment.queue(budget):
-        piece, folder = unfinished(experiment, whole)
-        if not piece.places:
-            continue
-        define_run(
-            folder, piece.method.problem, build_sampler(piece.method.sampling),
-            islands=[place.number for place in piece.places], seed=experiment.seed(piece.method),
-            islands_per_block=piece.method.together,
-        )  # fmt: skip
-        if read_status(folder).unfinished:
-            folders.append(folder)
+        for piece, folder in parts_of(experiment, whole):
+            if not left_of(experiment, piece).places:
+                continue
+            define_run(
+                folder, piece.method.problem, build_sampler(piece.method.sampling),
+                islands=[place.number for place in piece.places], seed=experiment.seed(piece.method),
+                islands_per_block=piece.method.together,
+            )  # fmt: skip
+            if read_status(folder).unfinished:
+                folders.append(folder)
     return folders
 
 
@@ -91,13 +91,26 @@ def scored(experiment: Experiment) -> Any:
     return data
 
 
-def unfinished(experiment: Experiment, piece: Piece) -> tuple[Piece, Path]:
-    """What is left of a piece, and where it is worked out; a piece that has begun is left as a whole."""
-    folder = work_folder(experiment, piece)
-    if not folder.exists():
-        piece = left_of(experiment, piece)
-        folder = work_folder(experiment, piece)
-    return piece, folder
+def parts_of(experiment: Experiment, piece: Piece) -> list[tuple[Piece, Path]]:
+    """What of a piece has begun, each part in its folder and as a whole, and what has not."""
+    method, left = piece.method, list(left_of(experiment, piece).places)
+    parts = []
+    for folder in sorted((experiment.folder / "unfinished").glob(f"{method.name}-{'?' * 8}")):
+        begun = Piece(method, places_in(folder))
+        if begun.places and set(begun.places) <= set(piece.places):
+            parts.append((begun, folder))
+            left = [place for place in left if place not in begun.places]
+    rest = Piece(method, tuple(left))
+    return [*parts, (rest, work_folder(experiment, rest))] if left else parts
+
+
+def places_in(folder: Path) -> tuple[Place, ...]:
+    """Of the islands of a run that has begun."""
+    if not (folder / "run.json").exists():
+        return ()
+    settings = json.loads((folder / "run.json").read_text())["settings"]
+    numbers = island_numbers(settings) or range(settings["islands"])
+    return tuple(Place(*divmod(number, NUMBERED)) for number in numbers)
 
 
 def left_of(experiment: Experiment, piece: Piece) -> Piece:
@@ -140,21 +153,18 @@ def run_piece(
 def harvest(experiment: Experiment) -> None:
     """Keep the statistics of islands that are finished inside pieces that are not."""
     x = None
-    for folder in sorted((experiment.folder / "unfinished").glob("*/run.json")):
-        settings = json.loads(folder.read_text())["settings"]
-        numbers = island_numbers(settings) or range(settings["islands"])
-        name = folder.parent.name.rpartition("-")[0]
-        method = next((method for method in experiment.methods if method.name == name), None)
-        if method is None:
+    methods = {method.name: method for method in experiment.methods}
+    for folder in sorted((experiment.folder / "unfinished").glob("*")):
+        method, places = methods.get(folder.name.rpartition("-")[0]), places_in(folder)
+        if method is None or not places:
             continue
-        places = tuple(Place(*divmod(number, NUMBERED)) for number in numbers)
         try:
-            posterior = isles.merge(folder.parent, allow_partial=True)
+            posterior = isles.merge(folder, allow_partial=True)
         except isles.PartialRunError:  # none is finished
             continue
         if x is None:
             x = isles.data.load(experiment.data, test=experiment.test).x_test
-        keep(experiment, Piece(method, places), posterior, x, block_seconds(folder.parent))
+        keep(experiment, Piece(method, places), posterior, x, block_seconds(folder))
 
 
 def keep(

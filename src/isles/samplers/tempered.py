@@ -43,6 +43,7 @@ class UnderWay(NamedTuple):
     threshold: float | None  # correlation at which an island stops, where M is adaptive
     record: Record  # what is known of the stage so far
     changes: dict[str, np.ndarray[Any, Any]]  # of the block, once the stage is closed
+    group: Group | None = None  # where checkpoints of earlier versions have it
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,15 @@ def pack(block: TemperedBlock) -> dict[str, Any]:
 
 def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBlock:
     """The inverse of `pack`."""
-    islands, particles = len(outset.islands), outset.kernel.particles
+    kept, islands, particles = dict(kept), len(outset.islands), outset.kernel.particles
     names = "tempering", "log_evidence", "nonfinite", "dead"
     read_back.check_arrays(kept, dict.fromkeys(names, (islands,)))
     read_back.check_arrays(kept, dict.fromkeys(("log_likelihood", "log_weights", "epochs"), (islands, particles)))
     read_back.check_records(kept["records"], islands)
     stage, due = kept["under_way"], read_back.due_group(problem, outset.kernel, islands)
+    if stage is not None and stage.group is not None:
+        kept["under_way"], kept["group"] = stage._replace(group=None), stage.group
+        del kept["tuning"]
     for variances in kept["variances"]:
         read_back.check_arrays({"variances": variances}, {"variances": due.tuning.variances.shape[1:]})
     if stage is None:
