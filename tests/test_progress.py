@@ -236,9 +236,6 @@ isles.sample("slow_problem:problem", sampler, progress=True).save("result")"""
     assert isles.load("result").positions.shape == (1, 4, 64)
 
 
-# --- Ctrl-C ---------------------------------------------------------------------------------------------------
-
-
 class Writer:
     """What programs put in place of stderr, to send it to a log."""
 
@@ -257,6 +254,9 @@ def test_a_stderr_that_only_writes_does_not_stop_a_run(monkeypatch: pytest.Monke
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     isles.sample(problem, isles.SMC(particles=4, mutations=1, schedule=[1.0]))
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")
