@@ -44,7 +44,7 @@ def mutate(
     Long work goes to the device in pieces of about half a second, so that Ctrl-C is heard in between, and a pause
     may be asked for. Returned is also what is seen once all is done; None after a pause.
     """
-    look, left, program = None, until - done, mutate_piece
+    look, left = None, until - done
     # processes that share an island have to cut alike, whatever their clocks say
     for piece in (
         [left]
@@ -52,8 +52,7 @@ def mutate(
         else pace.pieces(left, kernel.pace(problem, group.active.shape[0]))
     ):
         done += piece
-        group, look = program(problem, kernel, group, arrival, tempering, keys, dials, np.int32(done))
-        program = mutate_on  # the first group is the caller's, the next ones are not
+        group, look = mutate_piece(problem, kernel, group, arrival, tempering, keys, dials, np.int32(done))
         look = devices.fetch(look)  # and wait for it: the pace is of work, not of asking for it
         if done < until:
             if not devices.fetch(group.active).any():
@@ -80,9 +79,6 @@ def mutate_piece(
     row_keys = keys.keys(kernel.particles) if isinstance(keys, Rows) else keys
     group = _mutate(problem, kernel, group, tempering, row_keys, dials, until)
     return group, _summary(problem, group, kernel.particles)
-
-
-mutate_on = ByLength(mutate_piece.function, static_argnames="kernel", donate_argnames="group")  # in place
 
 
 def _mutate(
