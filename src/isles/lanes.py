@@ -1,9 +1,8 @@
-"""Particles side by side in memory, so that a sum over few parameters is made for many particles at once.
+"""Particles side by side in memory: inner loops over many particles instead of over few parameters.
 
-Arrays of particles are (N, d), with the parameters of a particle next to each other. Where d is small, a CPU then
-adds up each particle's numbers one by one. Where mutations are traced inside `side_by_side`, kernels that know how
-ask XLA for the other order of the same arrays: of every one that they carry or add up, since one left out costs
-a copy.
+Arrays of particles are (N, d), with the parameters of a particle next to each other, so that XLA's inner loops are
+as short as d. Where mutations are traced inside `side_by_side`, kernels that know how ask for the other order of
+the same arrays: of every one that they carry or add up, since one left out costs a copy.
 """
 
 from __future__ import annotations

@@ -145,9 +145,9 @@ class Arrival(NamedTuple):
     active: Any  # (I,) bool: islands that move in this stage
 
 
-def underway(arrival: Arrival) -> Arrival:
-    """The same stage, now that it has begun."""
-    return arrival._replace(begins=np.bool_(False), ancestors=np.arange(len(arrival.ancestors), dtype=np.int32))
+def underway(rows: int, active: Any) -> Arrival:
+    """A stage that has begun."""
+    return Arrival(np.bool_(False), np.arange(rows, dtype=np.int32), active)
 
 
 def arrived(problem: Problem, group: Group, arrival: Arrival) -> Group:

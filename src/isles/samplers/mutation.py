@@ -59,7 +59,7 @@ def mutate(
                 break
             if pause():
                 return group, None
-            arrival = None if arrival is None else underway(arrival)
+            arrival = None if arrival is None else underway(len(arrival.ancestors), arrival.active)
     return group, read(problem, group, kernel.particles, look)
 
 

@@ -229,8 +229,7 @@ def begin(problem: Problem, block: TemperedBlock, beginning: Beginning, pause: P
 def go_on(problem: Problem, block: TemperedBlock, pause: Pause) -> TemperedBlock:
     """Mutate on."""
     assert block.under_way is not None
-    everyone = np.arange(block.log_likelihood.size, dtype=np.int32)
-    arrival = Arrival(np.bool_(False), everyone, block.tempering < 1)
+    arrival = groups.underway(block.log_likelihood.size, block.tempering < 1)
     return _mutate(problem, block, block.under_way, block.group, arrival, int(block.group.mutation), pause)
 
 
