@@ -19,6 +19,7 @@ NETWORKS = {
     "cnn": CNN(image=(6, 8, 1), channels=2, outputs=3),
     "cnn with uneven image": CNN(image=(7, 5, 2), channels=3, outputs=4),
     "cnn with wide kernel and pool": CNN(image=(9, 9, 2), channels=2, outputs=3, kernel=5, pool=3),
+    "cnn with a pool wider than its kernel": CNN(image=(9, 8, 2), channels=2, outputs=3, kernel=3, pool=4),
     "cnn without pooling": CNN(image=(4, 5, 1), channels=2, outputs=3, pool=1),
 }
 
@@ -109,6 +110,56 @@ def test_networks_inside_a_regression(noise: Any) -> None:
     positions = jax.vmap(fast.prior.draw)(jax.random.split(jax.random.key(0), 5))
     evaluate = lambda problem: jax.vmap(lambda p: problem.evaluate(p, gradient=True))(positions)
     assert_close(evaluate(fast), evaluate(plain), 1e-5)
+
+
+@pytest.mark.parametrize("rows", [20, 22], ids=["whole chunks", "rows left over"])
+@pytest.mark.parametrize("chunk_rows", [5, 22], ids=["chunks", "one chunk"])
+@pytest.mark.parametrize("kind", ["classes", "two classes", "numbers"])
+def test_data_made_ready_once_change_nothing(kind: str, chunk_rows: int, rows: int) -> None:
+    network = CNN(image=(5, 6, 2), channels=2, outputs=3 if kind == "classes" else 1)
+    x, prior = inputs(network, rows, jnp.float32), isles.Gaussian(like=network.shapes())
+
+    def problem(apply: Any) -> isles.Problem:
+        if kind == "numbers":
+            whole = isles.regression(apply, prior, x, x[:, 0, 0, 0], noise_std=0.5)
+        else:
+            whole = isles.classification(apply, prior, x, np.arange(rows) % (3 if kind == "classes" else 2))
+        return whole.with_chunk_rows(chunk_rows)
+
+    def evaluate(problem: isles.Problem) -> Any:
+        positions = jax.vmap(problem.prior.draw)(jax.random.split(jax.random.key(0), 3))
+        states = jax.vmap(lambda position: problem.evaluate(position, gradient=True))(positions)
+        return states.log_likelihood, states.gradient
+
+    prepared = problem(network.apply).prepared()
+    assert prepared.ready is not None
+    assert_close(evaluate(prepared), evaluate(problem(network.plain)), 1e-5)
+    others = [prepared.of_rows(jnp.arange(3)), prepared.with_chunk_rows(7), prepared.on(isles.mesh())]
+    assert [other.ready for other in others] == [None] * 3
+    assert_close(evaluate(problem(network).prepared()), evaluate(prepared), 1e-6)
+
+
+def test_data_are_not_made_ready_where_nothing_is_to_be_made_or_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Scaled(CNN):
+        def apply(self, params: Any, x: Any) -> jax.Array:
+            return super().apply(params, x / 255)
+
+    def made(apply: Any) -> Any:
+        return isles.classification(apply, prior, x, np.arange(10) % 2).prepared().ready
+
+    network = CNN(image=(5, 6, 2), channels=2, outputs=2)
+    x, prior = inputs(network, 10, jnp.float32), isles.Gaussian(like=network.shapes())
+    assert made(network.apply) is not None and made(network) is not None
+    others = (
+        network.plain,
+        Scaled(image=(5, 6, 2), channels=2, outputs=2).apply,
+        lambda p, x: network.apply(p, x),
+    )
+    assert [made(other) for other in others] == [None] * 3
+    monkeypatch.setattr("isles.preparing.PREPARED_BYTES", 1000)
+    assert made(network.apply) is None
 
 
 def test_sizes_of_the_papers_networks() -> None:

@@ -360,6 +360,8 @@ def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:
     assert not work.run(experiment, "quick", max_seconds=1e-6, say=lambda _: None)
     page.write(experiment)
     assert "not run" in (experiment.folder / "README.md").read_text()
+    assert work.run(experiment, "quick", only=["smc-m1"], say=lambda _: None)
+    assert {path.name for path in (experiment.folder / "islands").glob("*/")} == {"smc-m1"}
     assert work.run(experiment, "quick", say=lambda _: None)
 
 
@@ -406,6 +408,8 @@ def test_the_command(own: Path) -> None:
     assert "python -m experiments.studies speed" in call("speed", "--folder", ".").stderr
     assert call("mnist-short").returncode == 2  # no folder named experiments here
     assert "budget" in call("mnist-short", "--folder", ".", "--budget", "quik").stderr
+    assert "mean 'smc-m1'" in call("mnist-short", "--folder", ".", "--budget", "quick", "--only", "smc-m2").stderr
+    assert "take --budget paper" in call("imdb-short", "--folder", ".", "--only", "smc-m20").stderr
     done = call("mnist-short", "--folder", ".", "--budget", "quick", "--max-seconds", "0.000001")
     assert done.returncode == 3, done.stderr
     assert "not run" in (own / "mnist-short" / "quick" / "README.md").read_text()

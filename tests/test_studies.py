@@ -13,6 +13,7 @@ import scipy.special
 import scipy.stats
 from experiments.studies import __main__ as command
 from experiments.studies import (
+    averages,
     estimates,
     fits,
     page,
@@ -98,6 +99,16 @@ def test_fits_recover_a_known_exponent() -> None:
     assert abs(noisy.exponent - 0.3789) < 4 * error
     assert 4 < noisy.mape < 12  # E|e^x − 1| is about 8 % for x ~ N(0, 0.1²)
     assert fits.slope([1, 2, 4, 8], [8, 4, 2, 1]) == pytest.approx(-1)
+
+
+def test_both_averages_of_draws() -> None:
+    """One row, two classes: the odds of averaged logits are the geometric mean of the draws' odds."""
+    each = np.array([[[0.9, 0.1]], [[0.5, 0.5]]])  # odds of 9 and of 1
+    found = averages.scored(each, np.array([0.5, 0.5]), np.array([0]))
+    assert found["nll_probabilities"] == pytest.approx(-np.log(0.7), abs=1e-6)
+    assert found["nll_logits"] == pytest.approx(-np.log(3 / 4), abs=1e-6)
+    assert found["nll_draws"] == pytest.approx(-np.log(0.45) / 2, abs=1e-6)
+    assert found["entropy_probabilities"] == pytest.approx(scipy.stats.entropy([0.7, 0.3]), abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")

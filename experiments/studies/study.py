@@ -21,7 +21,7 @@ BUDGETS = ("quick", "standard", "paper")
 # in the order of a reader's interest
 NAMES = (
     "credit", "free-parameters", "exchange", "singletons", "theory", "evidence",
-    "subsets", "rows", "ensembles", "communication", "speed",
+    "subsets", "rows", "averages", "ensembles", "communication", "speed",
 )  # fmt: skip
 COMPILING, STARTING = 5.0, 0.5  # seconds that the first piece of a cell and the others take before they compute
 

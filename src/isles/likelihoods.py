@@ -18,6 +18,7 @@ from jax import Array
 
 from isles import checks
 from isles.layout import Params
+from isles.preparing import OfNetwork
 from isles.priors import Gaussian, PriorLike, flat_prior
 from isles.problem import Problem
 
@@ -26,7 +27,7 @@ Noise = float | str | Callable[[Params], Array]
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(OfNetwork):
     """Σ log softmax(apply(params, x))[y]; `apply` returns logits (rows, classes), y is (rows,) labels."""
 
     apply: Apply
@@ -55,7 +56,7 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(OfNetwork):
     """Σ log p(y) with p(1) = sigmoid(apply(params, x)); `apply` returns logits (rows,) or (rows, 1)."""
 
     apply: Apply
@@ -97,7 +98,7 @@ def _log_bernoulli_slope(primals: tuple[Array, Array], tangents: tuple[Array, An
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(OfNetwork):
     """Σ log N(y; mean, std²); for what `apply` returns with each kind of noise, see `regression`."""
 
     apply: Apply

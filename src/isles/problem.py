@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from isles import additivity, checks
+from isles import additivity, checks, preparing, row_sums
 from isles.devices import DATA, PARTICLES
 from isles.intermediates import intermediate_bytes
 from isles.lanes import lay
@@ -78,6 +78,7 @@ class Problem:
     fixed_bytes: int  # of intermediates of one evaluation, however many rows
     row_bytes: int  # and for each row
     mesh: Mesh | None = None  # devices; then `data` are (rows in equal parts on its data axis, rows left over)
+    ready: preparing.Ready | None = None  # inside a program: the data as `prepared` made them
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class Problem:
         if not self.rows:
             raise ValueError(f"chunk_rows={chunk_rows} needs data= to split; this problem has none")
         problem = copy.copy(self)  # the data are shared
+        problem.ready = None
         problem.chunk_rows, problem.chunk_chosen = min(checks.count("chunk_rows", chunk_rows), self.rows), True
         return problem
 
@@ -149,7 +151,7 @@ class Problem:
             )
         problem = copy.copy(self)
         problem.data = jax.tree.map(lambda leaf: leaf[rows], self.data if self.mesh is None else self.data[0])
-        problem.mesh = None
+        problem.mesh = problem.ready = None
         problem.rows, problem.chunk_rows = len(rows), min(self.chunk_rows, len(rows))
         return problem
 
@@ -158,11 +160,24 @@ class Problem:
         if self.chunk_chosen or not self.rows:
             return self
         problem = copy.copy(self)
+        problem.ready = None
         problem.chunk_rows = min(self._default_chunk(particles), self.rows)
         try:
             problem._check_chunks()
         except Exception:  # a likelihood that knows one size only keeps the one it was seen to work with
             return self
+        return problem
+
+    def prepared(self) -> Problem:
+        """The same problem for many evaluations inside one program.
+
+        What the likelihood can make of its data before it looks at parameters is made here, once, unless it takes
+        much memory.
+        """
+        if not self.rows or self.mesh is not None:
+            return self
+        problem = copy.copy(self)
+        problem.ready = preparing.ready(self.log_likelihood, self.data, self.chunk_rows)
         return problem
 
     def _shape_of_value(self) -> Any:
@@ -204,7 +219,7 @@ class Problem:
                 f"data={parts} devices cannot share {self.rows} rows of data; take fewer, or more for particles"
             )
         problem = copy.copy(self)
-        problem.mesh = mesh
+        problem.mesh, problem.ready = mesh, None
         if self.rows:
             split = self.rows - self.rows % parts
             put = lambda tree, spec: jax.device_put(tree, NamedSharding(mesh, spec))
@@ -266,6 +281,7 @@ class Problem:
         Rows that need `row_bytes` each are taken in smaller chunks, so that memory stays that of an evaluation.
         """
         problem = copy.copy(self)
+        problem.ready = None
         if row_bytes and self.rows:
             fits = max(self.chunk_rows * self.row_bytes, JACOBIAN_BYTES) // row_bytes
             problem.chunk_rows = int(np.clip(fits, 1, self.chunk_rows))
@@ -294,15 +310,15 @@ class Problem:
             value, tree = function(params)
             return value, jnp.zeros((), self.dtype), tree
         if self.mesh is None:
-            return self._sum_over_chunks(function, params, self.data)
+            return row_sums.over_chunks(function, params, self.data, self.chunk_rows, self.ready)
         everywhere, parts = PartitionSpec(), PartitionSpec(DATA)
 
         def part(params: Params, data: Any) -> tuple[Array, Array, Any]:
-            high, low, tree = self._sum_over_chunks(function, params, data)
+            high, low, tree = row_sums.over_chunks(function, params, data, self.chunk_rows)
             highs = jax.lax.all_gather(high, DATA)
             total, low = highs[0], jax.lax.psum(low, DATA)
             for one in highs[1:]:  # in order, with what rounding takes
-                total, error = _two_sum(total, one)
+                total, error = row_sums.two_sum(total, one)
                 low = low + error
             return total, low, jax.lax.psum(tree, DATA)
 
@@ -312,26 +328,7 @@ class Problem:
         head, tail = self.data
         total = whole(params, head)
         if self.rows % self.mesh.shape[DATA]:
-            total = _add(total, *function(params, tail))
-        return total
-
-    def _sum_over_chunks(
-        self, function: Callable[..., Any], params: Params, data: Any
-    ) -> tuple[Array, Array, Any]:
-        rows = _rows(data)
-        size = min(self.chunk_rows, rows)
-        whole, remainder = divmod(rows, size)
-
-        def chunk(index: Array | int) -> Any:
-            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, index * size, size), data)
-
-        value, tree = function(params, chunk(0))
-        total = (value, jnp.zeros((), self.dtype), tree)
-        if whole > 1:
-            step = lambda index, total: _add(total, *function(params, chunk(index)))
-            total = jax.lax.fori_loop(1, whole, step, total)
-        if remainder:  # a user's sum cannot be masked, so the rows left over are a smaller call
-            total = _add(total, *function(params, jax.tree.map(lambda leaf: leaf[rows - remainder :], data)))
+            total = row_sums.add(total, *function(params, tail))
         return total
 
     def arguments(self, rows: int) -> tuple[Any, ...]:
@@ -360,20 +357,6 @@ class Problem:
         half = self.rows // 2
         row = (whole - intermediate_bytes(self.log_likelihood, self.arguments(half))) // (self.rows - half)
         return max(whole - row * self.rows, 0), max(row, 0)
-
-
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b, and what rounding took from it (Knuth)."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _add(total: tuple[Array, Array, Any], value: Array, tree: Any) -> tuple[Array, Array, Any]:
-    """One more chunk; the value's rounding goes to the low part."""
-    high, low, trees = total
-    high, error = _two_sum(high, value)
-    return high, low + error, jax.tree.map(jnp.add, trees, tree)
 
 
 def _rows(data: Any) -> int:

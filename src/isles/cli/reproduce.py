@@ -23,6 +23,10 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and what they cost.")] = False,
     budget: Annotated[str, typer.Option(help="quick, standard, or paper.")] = "standard",
     folder: Annotated[Path, typer.Option(help="Where experiments live.")] = Path("experiments"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this method, by its name in settings.toml; may be repeated.", show_default=False),
+    ] = None,
     page: Annotated[bool, typer.Option("--page", help="Only write the page anew from the islands there.")] = False,
     engine: Annotated[
         str | None,
@@ -44,6 +48,8 @@ def reproduce(
 
         isles reproduce mnist-short --max-seconds 3600
 
+        isles reproduce mnist-short --only smc-m5 --only hmc-parallel-m5
+
         isles reproduce mnist-short --budget paper --engine ray
 
         isles reproduce mnist-short --budget paper --engine slurm
@@ -56,6 +62,8 @@ def reproduce(
         if engine is not None:
             checks.choice("engine", engine, [*ENGINES, "slurm"])
         experiment = experiments.load(folder, name, budget)
+        for method in only or ():
+            checks.choice("only", method, [one.name for one in experiment.methods])
     except ValueError as error:
         raise UsageError(str(error)) from error
     from isles.reproduce import page as pages
@@ -68,10 +76,10 @@ def reproduce(
     complete, folders = True, list[Path]()
     try:
         if engine == "slurm" and not page:
-            folders = work.define(experiment, budget)
+            folders = work.define(experiment, budget, only or ())
             complete = not folders
         elif not page:
-            complete = work.run(experiment, budget, say=output.say, **chosen)
+            complete = work.run(experiment, budget, only=only or (), say=output.say, **chosen)
     except ValueError as error:  # other data, or other settings, than those of the islands there
         raise UsageError(str(error)) from error
     except KeyboardInterrupt:
@@ -82,7 +90,8 @@ def reproduce(
     pages.write(experiment)
     if folders:
         hand_over(folders, json)
-        gather_call = shlex.join(["isles", "reproduce", str(name), "--budget", budget, "--folder", str(folder)])
+        call = ["isles", "reproduce", str(name), "--budget", budget, "--folder", str(folder)]
+        gather_call = shlex.join([*call, *(word for method in only or () for word in ("--only", method))])
         output.say(f"then gather them with {gather_call} --page; without --page, what is missing is run here")
     output.say(f"see {experiment.folder / 'README.md'}")
     return ExitCode.OK if complete else ExitCode.PARTIAL

@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.custom_batching import custom_vmap
 
 from isles import checks
 from isles.layout import Params
+from isles.models.stacking import Prepared, side_by_side
 
 # each activation with its pull-back, written in its output so that its input need not be kept
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array]]] = {
@@ -74,7 +74,8 @@ class MLP:
 
     def apply(self, params: Params, x: Array) -> Array:
         """Outputs (rows, outputs) for inputs (rows, ...), flattened."""
-        return side_by_side(self)(params, _rows(x, self.inputs))
+        x = _rows(x, self.inputs)
+        return side_by_side(self)(params, x, x)
 
     __call__ = apply
 
@@ -170,9 +171,12 @@ class CNN:
         """Random parameters for optimisers to start from: weights N(0, 2/inputs), biases 0."""
         return _init(key, self.shapes())
 
-    def apply(self, params: Params, x: Array) -> Array:
+    def apply(self, params: Params, x: Array | Prepared) -> Array:
         """Outputs (rows, outputs)."""
-        return side_by_side(self)(params, self._images(x))
+        if isinstance(x, Prepared):
+            return side_by_side(self)(params, x.x, x.seen)
+        x = self._images(x)
+        return side_by_side(self)(params, x, self._padded(x))
 
     __call__ = apply
 
@@ -189,31 +193,80 @@ class CNN:
         features = jnp.moveaxis(value, 3, 1).reshape(len(x), -1)
         return features @ params["w"].T + params["b"]
 
+    def prepare(self, x: Array) -> Prepared:
+        """Images, and what all pooling windows see of them: (height, side · side · inputs, width · rows)."""
+        x = self._images(x)
+        images = self._padded(x.astype(jnp.result_type(x, jnp.float32)))
+        return Prepared(x, jax.vmap(partial(self._windows, images))(jnp.arange(self.pooled[0])))
+
+    @property
+    def _side(self) -> int:
+        """Of what a pooling window sees."""
+        return self.kernel + self.pool - 1
+
+    @property
+    def _places(self) -> list[tuple[int, int]]:
+        """In a pooling window."""
+        return [(down, right) for down in range(self.pool) for right in range(self.pool)]
+
+    @property
+    def _pads_kernels(self) -> bool:
+        """To the size of a window, so that nothing has to be copied, unless most of that would be zeros."""
+        return self._side**2 <= 2 * self.kernel**2
+
     def _images(self, x: Array) -> Array:
         shape = (x.shape[0], *self.image)
         if math.prod(x.shape) != math.prod(shape):
             raise ValueError(f"x has shape {x.shape}; this network takes images of shape (rows, {self.image})")
         return x.reshape(shape)
 
-    def _forward(self, params: Params, x: Array) -> tuple[Array, tuple[Array, Array]]:
-        particles, rows = len(params["bias"]), len(x)
-        height, width = self.pooled
-        lanes = particles * self.channels
+    def _padded(self, x: Array) -> Array:
+        """Images (height, width, inputs, rows) with the padding of the convolution."""
+        margin = (self.kernel // 2,) * 2
+        return jnp.pad(jnp.moveaxis(x, 0, -1), (margin, margin, (0, 0), (0, 0)))
+
+    def _windows(self, seen: Array, row: Array) -> Array:
+        """What the windows of one pooled row see: (side · side · inputs, width · rows), from images or as made."""
+        if seen.ndim == 3:
+            return _at(seen, row)
+        strip = jax.lax.dynamic_slice_in_dim(seen, row * self.pool, self._side)
+        span = self.pool * (self.pooled[1] - 1) + 1
+        shifted = [strip[:, shift : shift + span : self.pool] for shift in range(self._side)]
+        columns = jnp.moveaxis(jnp.stack(shifted, axis=1), 3, 2)  # (side, side, inputs, width, rows)
+        return columns.reshape(self._side**2 * self.image[2], -1)
+
+    def _patches(self, windows: Array) -> list[Array]:
+        """What a kernel sees at each place of the windows: (taps, width · rows)."""
+        windows = windows.reshape(self._side, self._side, self.image[2], -1)
+        taps = self.kernel
+        seen = [windows[down : down + taps, right : right + taps] for down, right in self._places]
+        return [patch.reshape(taps * taps * self.image[2], -1) for patch in seen]
+
+    def _forward(self, params: Params, seen: Array) -> tuple[Array, tuple[Array, Array]]:
+        particles, (height, width) = len(params["bias"]), self.pooled
+        lanes, places = particles * self.channels, len(self._places)
         kernel, bias = params["kernel"].reshape(lanes, -1), params["bias"].reshape(lanes, 1)
-        images = self._padded(x)
+        if self._pads_kernels:
+            kernel = self._in_windows(params["kernel"])
 
         # pooled rows one at a time, so that what a convolution leaves behind never leaves the cache
         def pooled_row(row: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            first, *others = [kernel @ patches for patches in self._patches(images, row)]
-            top, winner = first, jnp.zeros(first.shape, jnp.int8)
-            for number, value in enumerate(others, 1):
-                winner = jnp.where(value > top, jnp.int8(number), winner)
-                top = jnp.maximum(top, value)
+            windows = self._windows(seen, row)
+            values: Any = (
+                (kernel @ windows).reshape(places, lanes, -1)
+                if self._pads_kernels
+                else [kernel @ patch for patch in self._patches(windows)]
+            )
+            top, winner = values[0], jnp.zeros(values[0].shape, jnp.int8)
+            for number in range(1, places):
+                winner = jnp.where(values[number] > top, jnp.int8(number), winner)
+                top = jnp.maximum(top, values[number])
             top = top + bias  # pooling commutes with the bias and with ReLU: a quarter of the work
             winner = jnp.where(top > 0, winner, jnp.int8(-1))
             put = lambda whole, part: jax.lax.dynamic_update_index_in_dim(whole, part, row, 1)
             return put(carry[0], jax.nn.relu(top)), put(carry[1], winner)
 
+        rows = seen.shape[-1] // (width if seen.ndim == 3 else 1)
         shape = (lanes, height, width * rows)
         start = (jnp.zeros(shape, kernel.dtype), jnp.zeros(shape, jnp.int8))
         features, winner = jax.lax.fori_loop(0, height, pooled_row, start)
@@ -221,116 +274,58 @@ class CNN:
         value = params["w"] @ features + params["b"][..., None]
         return value, (features, winner.reshape(features.shape))
 
-    def _backward(self, params: Params, x: Array, kept: tuple[Array, Array], slope: Array) -> dict[str, Array]:
+    def _backward(self, params: Params, seen: Array, kept: tuple[Array, Array], slope: Array) -> dict[str, Array]:
         features, winner = kept
-        particles, rows = len(params["bias"]), len(x)
-        lanes, images = particles * self.channels, self._padded(x)
-        shape = (lanes, self.pooled[0], self.pooled[1] * rows)
+        lanes, places = params["bias"].size, len(self._places)
+        shape = (lanes, self.pooled[0], self.pooled[1] * features.shape[-1])
         below = jnp.einsum("roi,rom->rim", params["w"], slope).reshape(shape)
         winner = winner.reshape(shape)
+        numbers = jnp.arange(places, dtype=jnp.int8)[:, None, None]
 
-        def pooled_row(row: Array, total: Array) -> Array:
-            below_row = jax.lax.dynamic_index_in_dim(below, row, 1, keepdims=False)
-            winner_row = jax.lax.dynamic_index_in_dim(winner, row, 1, keepdims=False)
-            for number, patches in enumerate(self._patches(images, row)):
-                with_bias = jnp.concatenate([patches, jnp.ones_like(patches[:1])])
-                total += jnp.where(winner_row == number, below_row, 0) @ with_bias.T
-            return total
+        def pooled_row(row: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+            windows, below_row, winner_row = self._windows(seen, row), _at(below, row, 1), _at(winner, row, 1)
+            bias = total[1] + jnp.where(winner_row >= 0, below_row, 0).sum(axis=-1)
+            if self._pads_kernels:
+                won = jnp.where(winner_row == numbers, below_row, 0).reshape(places * lanes, -1)
+                return total[0] + won @ windows.T, bias
+            kernel = total[0]
+            for number, patch in enumerate(self._patches(windows)):
+                kernel += jnp.where(winner_row == number, below_row, 0) @ patch.T
+            return kernel, bias
 
-        taps = self.kernel**2 * self.image[2]
-        total = jax.lax.fori_loop(0, self.pooled[0], pooled_row, jnp.zeros((lanes, taps + 1), below.dtype))
+        inputs = self.image[2]
+        slopes = (
+            (places * lanes, self._side**2 * inputs) if self._pads_kernels else (lanes, self.kernel**2 * inputs)
+        )
+        start = jnp.zeros(slopes, below.dtype), jnp.zeros(lanes, below.dtype)
+        kernel, bias = jax.lax.fori_loop(0, self.pooled[0], pooled_row, start)
+        if self._pads_kernels:
+            kernel = self._from_windows(kernel)
         return {
-            "kernel": total[:, :taps].reshape(params["kernel"].shape),
-            "bias": total[:, taps].reshape(params["bias"].shape),
+            "kernel": kernel.reshape(params["kernel"].shape),
+            "bias": bias.reshape(params["bias"].shape),
             "w": jnp.einsum("rom,rim->roi", slope, features),
             "b": slope.sum(axis=-1),
         }
 
-    def _padded(self, x: Array) -> Array:
-        """Images (height, width, inputs, rows) with the padding of the convolution."""
-        margin = (self.kernel // 2,) * 2
-        return jnp.pad(jnp.moveaxis(x, 0, -1), (margin, margin, (0, 0), (0, 0)))
+    def _in_windows(self, kernel: Array) -> Array:
+        """Kernels at each place of a window: (places · lanes, side · side · inputs), zero around them."""
+        kernel = kernel.reshape(-1, *kernel.shape[-3:])
+        room = self.pool - 1
+        around = lambda down, right: ((0, 0), (down, room - down), (right, room - right), (0, 0))
+        placed = jnp.stack([jnp.pad(kernel, around(*place)) for place in self._places])
+        return placed.reshape(-1, self._side**2 * self.image[2])
 
-    def _patches(self, images: Array, row: Array) -> list[Array]:
-        """For each place in a pooling window of one pooled row, the patches under it: (taps, width · rows)."""
-        size, rows = self.kernel + self.pool - 1, images.shape[-1]
-        strip = jax.lax.dynamic_slice_in_dim(images, row * self.pool, size)
-        span = self.pool * (self.pooled[1] - 1) + 1
-        columns = jnp.stack([strip[:, shift : shift + span : self.pool] for shift in range(size)], axis=1)
-        columns = jnp.moveaxis(columns, 3, 2).reshape(size, size, self.image[2], -1)
-        taps = self.kernel
-        places = [(down, right) for down in range(self.pool) for right in range(self.pool)]
-        return [
-            columns[down : down + taps, right : right + taps].reshape(-1, self.pooled[1] * rows)
-            for down, right in places
-        ]
+    def _from_windows(self, slopes: Array) -> Array:
+        """The slopes of kernels (lanes, ...) from those of kernels in windows."""
+        slopes = slopes.reshape(len(self._places), -1, self._side, self._side, self.image[2])
+        taps, places = self.kernel, enumerate(self._places)
+        at_places = [slopes[n, :, down : down + taps, right : right + taps] for n, (down, right) in places]
+        return jnp.sum(jnp.stack(at_places), axis=0)
 
 
-class Network(Protocol):
-    """What `side_by_side` needs; hashable."""
-
-    def plain(self, params: Params, x: Array) -> Array:
-        """Outputs (rows, outputs) of one particle."""
-        ...
-
-    def _forward(self, params: Params, x: Array) -> tuple[Array, Any]:
-        """Stacked params (particles, ...) and x (rows, ...) to outputs (particles, outputs, rows), and what the
-        backward pass needs, particles first.
-        """
-        ...
-
-    def _backward(self, params: Params, x: Array, kept: Any, slope: Array) -> Params:
-        """The slopes of the stacked params from those of the outputs."""
-        ...
-
-
-@lru_cache
-def side_by_side(network: Network) -> Callable[[Params, Array], Array]:
-    """`apply(params, x)` of one particle, whose vmap over particles is one pass over all of them."""
-    run_forward, run_backward = _over_particles(network._forward), _over_particles(network._backward)
-
-    @jax.custom_vjp
-    def apply(params: Params, x: Array) -> Array:
-        return run_forward(params, x)[0].T
-
-    def keep(params: Params, x: Array) -> tuple[Array, Any]:
-        value, kept = run_forward(params, x)
-        return value.T, (params, x, kept)
-
-    def pull_back(saved: Any, slope: Array) -> tuple[Params, Array]:
-        params, x, kept = saved
-        (slope_x,) = jax.vjp(lambda x: network.plain(params, x), x)[1](slope)  # costs nothing unless it is used
-        return run_backward(params, x, kept, slope.T), slope_x
-
-    apply.defvjp(keep, pull_back)
-
-    def checked(params: Params, x: Array) -> Array:
-        return apply(params, x.astype(jax.tree.leaves(params)[0].dtype))
-
-    return checked
-
-
-def _over_particles(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of stacked particles, second argument shared, as one of a single particle with its own vmap."""
-
-    def single(params: Params, x: Array, *rest: Any) -> Any:
-        one = lambda tree: jax.tree.map(lambda leaf: leaf[None], tree)
-        return jax.tree.map(lambda leaf: leaf[0], function(one(params), x, *one(rest)))
-
-    call = custom_vmap(single)
-
-    @call.def_vmap
-    def rule(size: int, batched: Any, params: Params, x: Array, *rest: Any) -> Any:
-        if batched[1]:  # every particle has its own inputs
-            axes = jax.tree.map(lambda flag: 0 if flag else None, tuple(batched))
-            value = jax.vmap(single, axes)(params, x, *rest)
-        else:
-            whole = lambda leaf, flag: leaf if flag else jnp.broadcast_to(leaf, (size, *leaf.shape))
-            params, rest = jax.tree.map(whole, (params, rest), (batched[0], tuple(batched[2:])))
-            value = function(params, x, *rest)
-        return value, jax.tree.map(lambda _: True, value)
-
-    return call
+def _at(array: Array, index: Array, axis: int = 0) -> Array:
+    return jax.lax.dynamic_index_in_dim(array, index, axis, keepdims=False)
 
 
 def _init(key: Array, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:

@@ -65,7 +65,7 @@ def scores(found: Sequence[Island], omega: Array, labels: Array) -> dict[str, fl
     return {
         "accuracy": 100 * metrics.accuracy(mixed, labels),
         "nll": metrics.nll(mixed, labels),
-        "epistemic": total - own,
+        "epistemic": max(total - own, 0.0),  # one draw has none, and rounding may make it less
         "entropy": total,
     }
 

@@ -33,6 +33,7 @@ def run(
     experiment: Experiment,
     budget: str,
     *,
+    only: Sequence[str] = (),
     max_seconds: float | None = None,
     say: Say = print,
     **options: Any,
@@ -42,6 +43,7 @@ def run(
     Args:
         experiment: what to run.
         budget: "quick", "standard" or "paper".
+        only: names of methods; all, if there are none.
         max_seconds: no island begins after so long.
         say: told what is run.
         **options: of `isles.sample`: engine, workers, progress.
@@ -49,9 +51,9 @@ def run(
     Returns:
         Whether all of it is done.
     """
+    pieces = queue(experiment, budget, only)
     test = scored(experiment)
     begun = time.monotonic()
-    pieces = experiment.queue(budget)
     complete = True
     in_memory = budget == "quick" and not options.get("engine")
     for number, whole in enumerate(pieces, 1):
@@ -66,11 +68,21 @@ def run(
     return complete
 
 
-def define(experiment: Experiment, budget: str) -> list[Path]:
+def queue(experiment: Experiment, budget: str, only: Sequence[str]) -> list[Piece]:
+    """The experiment's own, or what of it belongs to some methods."""
+    whole = experiment.queue(budget)
+    for name in only:
+        if all(piece.method.name != name for piece in whole):
+            raise ValueError(f"only={name!r}: the budget {budget!r} runs nothing of it; take --budget paper")
+    return [piece for piece in whole if not only or piece.method.name in only]
+
+
+def define(experiment: Experiment, budget: str, only: Sequence[str] = ()) -> list[Path]:
     """Begin what is left of a budget's queue without running it: folders whose blocks others work out."""
+    pieces = queue(experiment, budget, only)
     scored(experiment)
     folders = []
-    for whole in experiment.queue(budget):
+    for whole in pieces:
         for piece, folder in parts_of(experiment, whole):
             if not left_of(experiment, piece).places:
                 continue

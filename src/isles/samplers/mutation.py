@@ -77,7 +77,7 @@ def mutate_piece(
     """Mutations up to `until`, and a look at the end, as one program. What it is given stays as it is."""
     group = group if arrival is None else arrived(problem, group, arrival)
     row_keys = keys.keys(kernel.particles) if isinstance(keys, Rows) else keys
-    group = _mutate(problem, kernel, group, tempering, row_keys, dials, until)
+    group = _mutate(problem.prepared(), kernel, group, tempering, row_keys, dials, until)
     return group, _summary(problem, group, kernel.particles)
 
 
@@ -176,6 +176,7 @@ def draw_chain(
 
     Draw 0 is the state as it stands.
     """
+    problem = problem.prepared()
 
     def draw(index: Array, carry: tuple[Group, Draws]) -> tuple[Group, Draws]:
         group, buffer = carry
