@@ -1,7 +1,8 @@
 """What an experiment is: methods with settings from a TOML file, and the queue of islands to run. No JAX.
 
 A table's row for P islands takes the first P islands of a realization, so islands are run in the order in which
-they complete rows. A long chain is cut into parts, which then stand for islands.
+they complete rows. A long chain is cut into parts, which then stand for islands. Long chains that know nothing of
+each other may be run a few at a time: what is kept then are shards, some of which make up an island.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ BUDGETS = ("quick", "standard", "paper")
 METRICS = ("accuracy", "nll", "epistemic", "entropy")
 NUMBERED = 1 << 10  # numbers of islands that a realization has for itself
 OF_METHOD = {
-    "name", "group", "column", "rows", "parts", "shares", "together", "epochs", "standard", "paper", "problem",
+    "name", "group", "column", "rows", "parts", "shards", "shares", "together", "epochs", "standard", "paper",
+    "problem",
 }  # fmt: skip
 
 
@@ -43,6 +45,7 @@ class Method:
     sampling: Mapping[str, Any]  # settings of the sampler, as in a run's TOML file
     rows: tuple[int, ...]  # numbers of islands, or of parts, that a table has rows for
     parts: int  # that the draws of a chain are cut into
+    shards: int  # that an island is run as
     shares: bool  # whether rows are shares of one chain, not numbers of islands
     together: int  # islands of one block
     epochs: float  # that one particle is expected to take, for forecasts
@@ -64,6 +67,11 @@ class Method:
     @property
     def width(self) -> int:
         """Particles of an island."""
+        return self.shards * self.shard_width
+
+    @property
+    def shard_width(self) -> int:
+        """Particles that are run together."""
         return int(self.sampling.get("particles", 32))
 
     def draws(self, row: int) -> int:
@@ -127,7 +135,7 @@ class Experiment:
             for low, high in _levels(self.methods):
                 for method in self.methods:
                     extent = method.extents[step]
-                    islands = range(low, min(high, extent.islands))
+                    islands = range(low * method.shards, min(high, extent.islands) * method.shards)
                     if method.parts > 1:  # the whole chain, which is long, when others have as many islands
                         islands = range(low < method.parts <= high)
                     places = [Place(r, p) for p in islands for r in range(extent.realizations)]
@@ -187,6 +195,9 @@ def _method(facts: Mapping[str, Any], entry: Mapping[str, Any], quick: Mapping[s
             sampling["draws"] = 4 * parts
     if sampling.get("sampler") == "mcmc" and sampling.get("draws", 1) % parts:
         raise ValueError(f"{entry['name']}: draws={sampling['draws']} cannot be cut into parts={parts}")
+    shards = int(entry.get("shards", 1))
+    if shards > 1 and (sampling.get("sampler"), sampling.get("tune"), parts) != ("mcmc", "alone", 1):
+        raise ValueError(f"{entry['name']}: shards={shards} are for sampler='mcmc', tune='alone' and parts=1")
     extents = {budget: Extent(**entry.get(budget, {})) for budget in BUDGETS[1:]}
     extents["quick"] = Extent(1, min(max(rows, default=0), quick.get("islands", 0)))
     return Method(
@@ -197,6 +208,7 @@ def _method(facts: Mapping[str, Any], entry: Mapping[str, Any], quick: Mapping[s
         sampling=sampling,
         rows=rows,
         parts=parts,
+        shards=shards,
         shares=bool(entry.get("shares", False)),
         together=int(entry.get("together", 1)),
         epochs=float(entry["epochs"]),

@@ -74,7 +74,7 @@ def forecast(experiment: Experiment, rate: Rate) -> Cost:
 
 def kind(method: Method) -> str:
     """What goes at one rate."""
-    few = method.width * method.together < FEW
+    few = method.shard_width * method.together < FEW
     return f"{method.problem} in few chains" if few else method.problem
 
 

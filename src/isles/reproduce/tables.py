@@ -82,15 +82,16 @@ def _cell(experiment: Experiment, method: Method, row: int, weighting: str, labe
     values: dict[str, list[float]] = {metric: [] for metric in METRICS}
     realizations, ess, epochs = list[int](), list[float](), list[float]()
     for realization in range(most):
-        paths = [islands.path_of(experiment, method, Place(realization, island)) for island in range(row)]
+        places = [Place(realization, island) for island in range(row * method.shards)]
+        paths = [islands.path_of(experiment, method, place) for place in places]
         found = [island for path in paths if (island := islands.read(path)) is not None]
-        if len(found) < row:
+        if len(found) < len(paths):
             continue
         omega = island_weights(found, weighting)
         for metric, value in scores(found, omega, labels).items():
             values[metric].append(value)
         realizations.append(realization)
-        ess.append(weights.ess(omega))
+        ess.append(weights.ess(omega) / method.shards)
         each = [island.epochs for island in found]
         epochs.append(sum(each) if method.parts > 1 else float(np.mean(each)))
     return Cell(

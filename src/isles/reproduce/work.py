@@ -235,7 +235,7 @@ def statistics(
                 draw_entropy=float(predicted.aleatoric.mean()),
                 log_evidence=None if evidence is None else float(evidence[index]),
                 epochs=epochs,
-                particle_epochs=round(epochs * method.width),
+                particle_epochs=round(epochs * method.shard_width),
                 seconds=None if seconds is None else seconds * epochs / total,
                 seed=seed,
                 number=number,
