@@ -10,8 +10,10 @@ from pathlib import Path
 import jax
 import pytest
 
+import isles
 import targets
 from clusters import Cluster, cluster
+from halves import CHAINS, PILOT, Half, problem
 from isles.samplers import pace
 from kills import compiled, compiled_folder, tally, traps
 
@@ -57,3 +59,23 @@ def _room_for_programs() -> Iterator[None]:
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No data at hand but the package's own, and an empty cache."""
+    monkeypatch.delenv("ISLES_DATA", raising=False)
+    monkeypatch.setenv("ISLES_CACHE", str(tmp_path))
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="session")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Half:
+    """SMC, stopped halfway."""
+    return Half(tmp_path_factory.mktemp("smc"), PILOT.frozen(isles.sample(problem(), PILOT)))
+
+
+@pytest.fixture(scope="session")
+def half_chains(tmp_path_factory: pytest.TempPathFactory) -> Half:
+    """MCMC, stopped halfway."""
+    return Half(tmp_path_factory.mktemp("mcmc"), CHAINS)

@@ -1,67 +1,23 @@
-"""Run folders that are damaged, hostile or cannot be written: never a wrong answer, and no code is run."""
+"""Run folders that are damaged or hostile: never a wrong answer, and no code is run."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import isles
-import targets
-from isles.engines.local import Here
+from halves import Half, resume
 from isles.store import files
-from kills import assert_same_bits, drive, finish
+from kills import assert_same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore::isles.IslesWarning")
-
-PILOT = isles.SMC(isles.PCN(), particles=8, mutations=3, schedule=[0.01, 0.03, 0.1, 0.2, 0.5, 0.7, 1.0])
-CHAINS = isles.MCMC(isles.PCN(), chains=4, burn_in=60, draws=60)
-SETTINGS: dict[str, Any] = {"islands": 6, "islands_per_block": 2, "collect": {"sum": jnp.sum}}
-
-
-def problem() -> isles.Problem:
-    return targets.conjugate(dimension=3, rows=6, seed=2).problem
-
-
-class Half:
-    """A run of three blocks: one finished, one with two checkpoints, one not begun; and its end."""
-
-    def __init__(self, folder: Path, sampler: Any) -> None:
-        whole = isles.sample(problem(), sampler, folder=folder / "whole", engine=Here(), **SETTINGS)
-        limit = whole.epochs.total // 2  # halfway through the second block
-        part = isles.sample(
-            problem(), sampler, folder=folder / "half", engine=Here(), max_epochs=limit, finish_started=False,
-            checkpoint_seconds=1e-9, **SETTINGS,
-        )  # fmt: skip
-        assert part.missing == (2, 3, 4, 5) and len(list(folder.glob("half/blocks/0001/state-*"))) == 4
-        self.whole, self.folder = whole, folder / "half"
-
-    def copy(self, to: Path) -> Path:
-        shutil.copytree(self.folder, to)
-        return to
-
-
-@pytest.fixture(scope="module")
-def half(tmp_path_factory: pytest.TempPathFactory) -> Half:
-    return Half(tmp_path_factory.mktemp("smc"), PILOT.frozen(isles.sample(problem(), PILOT)))
-
-
-@pytest.fixture(scope="module")
-def half_chains(tmp_path_factory: pytest.TempPathFactory) -> Half:
-    return Half(tmp_path_factory.mktemp("mcmc"), CHAINS)
-
-
-def resume(folder: Path) -> isles.Posterior:
-    return isles.resume(folder, problem(), collect=SETTINGS["collect"])
 
 
 def attempt(folder: Path) -> isles.Posterior | isles.FolderError:
@@ -340,64 +296,3 @@ def test_a_problem_named_in_a_folder_is_not_imported_where_one_is_given(half: Ha
         assert_same_bits(half.whole, resume(folder))
         isles.merge(folder)
     assert not (tmp_path / "mark").exists()
-
-
-# --- disks that are full, or cannot be written ----------------------------------------------------------------
-
-FULL = """
-import resource, isles, test_damage
-from pathlib import Path
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-try:
-    test_damage.resume(Path({folder!r}))
-except isles.FolderError as error:
-    print(error)
-"""
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.rglob("blocks/*/*.safetensors")}
-
-
-def test_a_full_disk_is_a_clear_error_and_checkpoints_stay(half: Half, tmp_path: Path) -> None:
-    folder = half.copy(tmp_path / "run")
-    before = contents(folder)
-    code, out, errors = finish(drive(FULL.format(folder=str(folder), limit=700)))
-    assert code == 0, errors
-    assert "cannot write" in out and "File too large" in out, out
-    assert "ulimit -f" in out and "then resume: whatever was saved before is still there" in out
-    assert contents(folder) == before
-    assert not list(folder.rglob(".*.tmp"))
-    assert_same_bits(half.whole, resume(folder))
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [(errno.EROFS, "choose a folder that can be written to"), (errno.ENOSPC, "free some space"),
-     (errno.EACCES, "make the folder writable"), (errno.EIO, "mend that")],
-)  # fmt: skip
-@pytest.mark.parametrize("function", ["replace", "fsync"])
-def test_a_disk_that_refuses_is_a_clear_error_and_checkpoints_stay(
-    number: int, remedy: str, function: str, half: Half, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = half.copy(tmp_path / "run")
-    before = contents(folder)
-
-    def refuse(*_: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, function, refuse)
-        with pytest.raises(
-            isles.FolderError, match=f"cannot write .*{os.strerror(number)}; {remedy}, then resume"
-        ):
-            resume(folder)
-    assert contents(folder) == before
-    assert not list(folder.rglob(".*.tmp"))
-    assert_same_bits(half.whole, resume(folder))
-
-
-def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(isles.FolderError, match=r"cannot write .*file/run: Not a directory"):
-        isles.sample(problem(), PILOT, folder=tmp_path / "file" / "run")

@@ -192,7 +192,7 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     assert measured == [lost, cnn, f"{cnn} in few chains"]
     cifar, mnist, twin = json.loads(done.stdout)
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
-    assert cifar["paper_hours"] is None and cifar["islands"] == 4
+    assert cifar["paper_hours"] is None and cifar["islands"] == 9
     assert mnist["done"] == 0 and mnist["islands"] == 311
     assert 0 < mnist["hours_left"] == mnist["standard_hours"] < mnist["paper_hours"]
     work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import isles
-from isles import cache, chunks, keys, lanes
+from isles import cache, chunks, keys, lanes, preparing
 from isles.models import CNN, MLP
 from isles.samplers import mutation
 from isles.samplers.block import Output
@@ -190,6 +190,17 @@ def test_tune_measures_and_returns_a_usable_size() -> None:
         isles.tune("mnist")
 
 
+def test_tune_measures_what_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data of a CNN are made ready once a program, and then evaluated several times."""
+    made, network = [], CNN(image=(5, 5, 1), channels=2, outputs=2)
+    whole = preparing.ready
+    monkeypatch.setattr(preparing, "ready", lambda *arguments: made.append(whole(*arguments)) or made[-1])
+    x = np.random.default_rng(0).normal(size=(4, 5, 5))
+    problem = isles.classification(network, isles.Gaussian(like=network.shapes()), x, np.arange(4) % 2)
+    assert isles.tune(problem, particles=2, rounds=1) in (1, 2, 4)
+    assert made and None not in made
+
+
 # ---- several devices ----
 
 DEVICES = """
@@ -198,7 +209,8 @@ import jax
 import numpy as np
 import isles
 from isles import keys
-from isles.models import MLP
+from isles.definition import define
+from isles.models import CNN, MLP
 from isles.samplers.block import Output
 
 rng = np.random.default_rng(0)
@@ -222,6 +234,15 @@ for target, sampler, shapes in [
         if alone.log_evidence is not None:
             assert abs(alone.log_evidence - together.log_evidence) < 1e-3
         assert alone.epochs == together.epochs
+
+prior, labels = isles.Gaussian(like=CNN().shapes()), np.arange(500) % 10
+images = isles.classification(CNN(), prior, np.zeros((500, 28, 28)), labels)
+wide = isles.SMC(hmc, particles=128)
+defined = define(
+    images, wide, None, islands=1, seed=0, islands_per_block=None, chunk_rows=None, output=Output({}, "all"),
+    mesh=isles.mesh(4, 1),
+)
+assert defined.problem.chunk_rows == images.for_particles(32).chunk_rows > images.for_particles(128).chunk_rows
 
 mesh = isles.mesh(2, 2)
 placed = problem.on(mesh)

@@ -1,4 +1,4 @@
-"""Scores of the same draws averaged by probabilities and by logits, beside the paper's."""
+"""Scores of the same draws averaged by probabilities and by logits, and of more stages, beside the paper's."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from experiments.studies.study import Cell
 import isles
 from isles import builtin
 
-METHODS = {"smc": "SMC∥", "hmc-parallel": "HMC∥"}
-STAGES = 30  # that the adaptive tempering takes, about
+METHODS = {"smc": "SMC∥", "smc-denser": "SMC∥, ESS of 2N/3", "hmc-parallel": "HMC∥"}
+DENSER = round(2 / 3, 4)  # of N, that the ESS falls to in a stage, where the paper says a half
+STAGES = {"smc": 30, "smc-denser": 40, "hmc-parallel": 1}  # that a method takes, about
 SCORES = {"accuracy": "accuracy, %", "nll": "NLL", "entropy": "H_tot"}
 AVERAGES = {"probabilities": "of probabilities", "logits": "of logits"}
-# the paper's table for L = 1, P = 1, by M: accuracy, NLL, H_tot
+# the paper's table for L = 1, P = 1, by M: accuracy, NLL, H_tot, epochs
 PRINTED = {
-    ("smc", 1): (71.06, 1.134, 1.731),
-    ("smc", 5): (76.92, 0.8253, 1.344),
-    ("smc", 10): (80.14, 0.7024, 1.174),
-    ("smc", 20): (82.56, 0.6145, 1.07),
-    ("hmc-parallel", 1): (73.8, 1.373, 2.071),
-    ("hmc-parallel", 5): (79.44, 0.7949, 1.43),
-    ("hmc-parallel", 10): (81.72, 0.6834, 1.257),
-    ("hmc-parallel", 20): (83.06, 0.608, 1.128),
+    ("smc", 1): (71.06, 1.134, 1.731, 35.75),
+    ("smc", 5): (76.92, 0.8253, 1.344, 204.87),
+    ("smc", 10): (80.14, 0.7024, 1.174, 433.5),
+    ("smc", 20): (82.56, 0.6145, 1.07, 892),
+    ("hmc-parallel", 1): (73.8, 1.373, 2.071, 40),
+    ("hmc-parallel", 5): (79.44, 0.7949, 1.43, 200),
+    ("hmc-parallel", 10): (81.72, 0.6834, 1.257, 400),
+    ("hmc-parallel", 20): (83.06, 0.608, 1.128, 800),
 }
 
 
@@ -35,11 +36,12 @@ def cells(sizes: Mapping[str, Any]) -> list[Cell]:
     found = []
     for method in METHODS:
         for m in sizes["M"]:
-            steps = m if method == "smc" else sizes["B"] * m
-            cost = sizes["N"] * steps * (STAGES if method == "smc" else 1)
-            facts = {"method": method, "M": m, "steps": steps} | {
-                key: sizes[key] for key in ("N", "train", "test")
-            }
+            steps = sizes["B"] * m if method == "hmc-parallel" else m
+            cost = sizes["N"] * steps * STAGES[method]
+            facts = {"method": method, "M": m, "steps": steps}
+            facts |= {key: sizes[key] for key in ("N", "train", "test")}
+            if method == "smc-denser":
+                facts |= {"ess_fraction": DENSER}
             found.append(Cell(f"{method}-m{m}", facts, sizes["parts"], cost, "cnn"))
     return found
 
@@ -50,8 +52,9 @@ def run(facts: Mapping[str, Any], part: int, seed: int) -> dict[str, Any]:
     test = isles.data.load("mnist", test=facts["test"])
     kernel = isles.HMC(leapfrogs=1)
     sampler: Any = isles.MCMC(kernel, chains=facts["N"], burn_in=facts["steps"], draws=1, tune="alone")
-    if facts["method"] == "smc":
-        sampler = isles.SMC(kernel, particles=facts["N"], mutations=facts["steps"])
+    if facts["method"] != "hmc-parallel":
+        fraction = facts.get("ess_fraction", 0.5)
+        sampler = isles.SMC(kernel, particles=facts["N"], mutations=facts["steps"], ess_fraction=fraction)
     posterior = isles.sample(problem, sampler, seed=seed, progress=False)
     predicted: Any = posterior.predict(test.x_test, per_draw=True)
     each = np.asarray(predicted.probabilities, np.float64).reshape(facts["N"], len(test.x_test), -1)
@@ -81,7 +84,7 @@ def tell(ran: Sequence[Ran]) -> Story:
     body = []
     for each in ran:
         method, m = each["method"], each["M"]
-        printed = dict(zip(SCORES, PRINTED[method, m], strict=True))
+        printed = dict(zip([*SCORES, "epochs"], PRINTED[method.replace("-denser", ""), m], strict=True))
         found = {
             f"{score}_{way}": [piece["found"][f"{score}_{way}"] for piece in each.pieces]
             for score in SCORES
@@ -91,16 +94,19 @@ def tell(ran: Sequence[Ran]) -> Story:
         for score in SCORES:
             shown = [with_error(found[f"{score}_{way}"], 4) if each else "not run" for way in AVERAGES]
             row += [*shown, f"{printed[score]:.4g}"]
-        alone = [piece["found"]["nll_draws"] for piece in each.pieces]
-        body.append([*row, with_error(alone, 4) if each else "not run"])
-        facts[each.cell.name] = {**found, "nll_draws": alone, "paper": printed}
+        alone, epochs = (
+            [piece["found"][name] for piece in each.pieces] for name in ("nll_draws", "parallel_epochs")
+        )
+        shown = [with_error(values, 4) if each else "not run" for values in (alone, epochs)]
+        body.append([*row, *shown, f"{printed['epochs']:.4g}"])
+        facts[each.cell.name] = {**found, "nll_draws": alone, "epochs": epochs, "paper": printed}
     head = ["method", "M", "realizations"]
     for label in SCORES.values():
         head += [*(f"{label} {way}" for way in AVERAGES.values()), f"paper's {label}"]
     section = (
         "## Scores\n\n*of probabilities*: of the mean of the draws' probabilities, as everywhere else in isles. "
         "*of logits*: of the mean of their logits. *a draw's NLL*: the mean over draws of their own. Mean ± "
-        "standard error over realizations.\n\n" + table([*head, "a draw's NLL"], body)
+        "standard error over realizations.\n\n" + table([*head, "a draw's NLL", "epochs", "paper's epochs"], body)
     )
     return Story([section], partial(_draw, facts=facts), (8, 3.4), facts)
 
@@ -114,6 +120,7 @@ def _draw(figure: Any, *, facts: Mapping[str, Any]) -> None:
                 axis.plot([index] * len(values), values, "o", color=colour, markersize=4, alpha=0.7, label=label)
             axis.plot(index, found["paper"][score], "x", color="black", label="paper" if index == 0 else None)
         names = [name.rpartition("-m") for name in facts]
-        axis.set_xticks(range(len(facts)), [f"{METHODS[method]}\nM = {m}" for method, _, m in names], fontsize=7)
+        ticks = [f"{METHODS[method]}, M = {m}" for method, _, m in names]
+        axis.set_xticks(range(len(facts)), ticks, fontsize=6, rotation=60, ha="right")
         axis.set_ylabel(SCORES[score])
         axis.legend(fontsize=6)

@@ -166,9 +166,11 @@ def define(
     if islands_per_block is None:
         islands_per_block = default_islands_per_block(problem, sampler, islands)
     size = min(checks.count("islands_per_block", islands_per_block), islands)
-    problem = problem.for_particles(size * sampler.width)
+    together = size * sampler.width
     if mesh is not None:
         mesh = devices.check(mesh, sampler.width)
+        together //= mesh.shape[devices.PARTICLES]  # on one device
+    problem = problem.for_particles(together)
     return Definition(problem, sampler, output, seed, islands, size, threads, reference, mesh, numbers)
 
 
