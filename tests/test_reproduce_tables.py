@@ -158,6 +158,9 @@ def test_only_chains_that_know_nothing_of_each_other_are_run_in_shards(own: Path
         settings.write_text(whole.replace(before, f"particles = 8\n{other}"))
         with pytest.raises(ValueError, match=r"hmc-parallel-t0\.1: shards=4 are for"):
             experiments.load(own, "mnist-trajectory")
+    settings.write_text(whole.replace("shards = 4", "shards = 0"))
+    with pytest.raises(ValueError, match="shards=0 must be at least 1"):
+        experiments.load(own, "mnist-trajectory")
 
 
 @pytest.mark.parametrize("name", NAMES)
