@@ -34,18 +34,16 @@ def oracle() -> isles.Posterior:
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize(("actors", "cpus"), [(1, 3.0), (3, 1.0)])
-def test_bits_are_those_of_the_serial_oracle(
-    actors: int, cpus: float, nodes: Cluster, oracle: isles.Posterior, tmp_path: Path
+def test_a_run_in_a_folder_has_the_bits_of_the_serial_oracle(
+    nodes: Cluster, oracle: isles.Posterior, tmp_path: Path
 ) -> None:
-    """With and without a folder."""
-    where = isles.Ray(cpus=cpus, address=nodes.address)
-    folder = tmp_path / "run" if actors == 2 else None
+    """Without a folder: test_same_bits."""
+    folder = tmp_path / "run"
+    where = isles.Ray(cpus=1.0, address=nodes.address)
     assert_same_bits(oracle, isles.sample(runs.problem(), runs.LONG, engine=where, folder=folder, **RUN))
-    if folder:
-        assert_same_bits(oracle, isles.load(folder / "posterior.safetensors"))
-        assert len((folder / "blocks" / "0003" / "trace.jsonl").read_text().splitlines()) == 12
-        assert not list(folder.rglob("*.tmp"))
+    assert_same_bits(oracle, isles.load(folder / "posterior.safetensors"))
+    assert len((folder / "blocks" / "0003" / "trace.jsonl").read_text().splitlines()) == 12
+    assert not list(folder.rglob("*.tmp"))
 
 
 @pytest.mark.usefixtures("compiled")
