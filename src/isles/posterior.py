@@ -355,7 +355,8 @@ def merge(
             columns.append(column)
         return np.concatenate(columns, axis=1)
 
-    names = next((list(result.records[0]) for result in results if result.records), [])
+    recorded = [result.records[0] for result in results if result.records]
+    names = [name for name in recorded[0] if all(name in one for one in recorded)] if recorded else []
     epochs = join("epochs")
     log_weights = join("log_weights")
     chain_shape = None

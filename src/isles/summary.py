@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TOO_FEW_ACCEPTED = 0.05  # moves
 TOO_MUCH_RISE = 0.3  # of the log-likelihood within a stage, in standard deviations; 0 if particles keep up
 TOO_MUCH_MEMORY = 0.97  # correlation with the start of a stage, at its end
+TOO_FEW_UNRELATED = 0.2  # pairs of particles, to those that resampling alone would leave
+KIN_STAGES = 8  # from the prior on; of more, moves that are good enough have forgotten the first ones
 GROUP_NUMBERS = 1 << 23  # of draws looked at in float64 at a time
 
 
@@ -263,7 +265,25 @@ def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
             f"too short: at the end of the last stage, particles were still correlated by {remembered:.3f} with "
             f"where they began it, so the copies that resampling made stay copies: {remedy}"
         ]
-    return []
+    return _kinship(trace, remedy) if draws >= 16 and "unrelated" in trace else []
+
+
+def _kinship(trace: Mapping[str, np.ndarray[Any, Any]], remedy: str) -> list[str]:
+    """Whether particles are of fewer families than resampling makes of particles that forget their likelihoods.
+
+    Copies of a particle share its log-likelihood. Unless mutations change it, they are chosen together again.
+    """
+    stages = min(len(trace["unrelated"]), KIN_STAGES)
+    left = mean_of_last(trace["unrelated"][:stages])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_chance = mean_of_last(np.cumprod(1 - 1 / trace["ess"][:stages], axis=0))
+    if by_chance < 0.3 or not left < TOO_FEW_UNRELATED * by_chance:
+        return []
+    return [
+        f"too short: {left:.0%} of pairs of particles came from different draws of the prior after {stages} "
+        f"stages, where resampling alone would leave {by_chance:.0%}; particles keep the likelihoods that they "
+        f"were chosen for, and few families take over: {remedy}"
+    ]
 
 
 def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:

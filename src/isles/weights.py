@@ -163,6 +163,19 @@ def resample(method: str, weights: Floats, uniforms: Floats, count: int | None =
     return ancestors
 
 
+def unrelated(founders: Any) -> Floats:
+    """(I,) share of pairs of particles that descend from different founders (I, N), numbered from 0 to N − 1.
+
+    >>> unrelated(np.array([[0, 1, 2, 3], [2, 2, 2, 0]])).tolist()
+    [1.0, 0.5]
+    """
+    islands, particles = founders.shape
+    numbered = founders + particles * np.arange(islands)[:, None]
+    families = np.bincount(numbered.ravel(), minlength=islands * particles).reshape(islands, particles)
+    pairs = particles * (particles - 1)
+    return np.asarray(1 - (families * (families - 1)).sum(axis=1) / max(pairs, 1))
+
+
 def island_weights(log_evidence: Floats) -> Floats:
     """ω_p ∝ Z_p, method.md (5), in log space: islands may differ by any number of nats."""
     return normalise(log_evidence)

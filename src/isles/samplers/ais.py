@@ -14,7 +14,7 @@ from isles import checks, keys, weights
 from isles.kernels import HMC, Kernel
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import tempered
+from isles.samplers import path, tempered
 from isles.samplers.block import Output, Plan
 from isles.samplers.groups import Static
 from isles.samplers.stages import Tempered
@@ -62,7 +62,7 @@ class AIS(Tempered):
         blocks.require_kernel(self.kernel)
         checks.count("particles", self.particles)
         checks.count("mutations", self.mutations)
-        object.__setattr__(self, "schedule", tuple(tempered.check_schedule("schedule", self.schedule)))
+        object.__setattr__(self, "schedule", tuple(path.check_schedule("schedule", self.schedule)))
 
     def frozen(self, posterior: Any) -> AIS:
         """This sampler with the step sizes and scales that a pilot run found: nothing is adapted then."""
@@ -86,7 +86,7 @@ class AIS(Tempered):
                 f"AIS weighs each particle by a path of its own, and {type(self.kernel).__name__} moves "
                 f"particles by each other; use isles.SMC, or another kernel"
             )
-        tempered.check_plan(problem, self.kernel, self.plan)
+        path.check_plan(problem, self.kernel, self.plan)
 
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         kernel = Static(

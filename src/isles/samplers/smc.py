@@ -16,7 +16,7 @@ from isles.kernels import HMC, Kernel
 from isles.keys import Purpose
 from isles.problem import Problem
 from isles.samplers import block as blocks
-from isles.samplers import tempered
+from isles.samplers import path, tempered
 from isles.samplers.block import Output, Plan
 from isles.samplers.groups import Static
 from isles.samplers.stages import Tempered
@@ -63,10 +63,10 @@ class SMC(Tempered):
     def __post_init__(self) -> None:
         blocks.require_kernel(self.kernel)
         checks.count("particles", self.particles)
-        tempered.check_mutations(self.mutations)
+        path.check_mutations(self.mutations)
         checks.fraction("ess_fraction", self.ess_fraction)
         if self.schedule is not None:
-            object.__setattr__(self, "schedule", tuple(tempered.check_schedule("schedule", self.schedule)))
+            object.__setattr__(self, "schedule", tuple(path.check_schedule("schedule", self.schedule)))
         checks.choice("resampling", self.resampling, weights.RESAMPLING)
         checks.count("max_stages", self.max_stages)
         if self.waste_free:
@@ -116,7 +116,7 @@ class SMC(Tempered):
     def check(self, problem: Problem, output: Output) -> None:
         """Raise if the settings do not fit the problem."""
         blocks.check_kernel(problem, self.kernel, self.particles // self.chain)
-        tempered.check_plan(problem, self.kernel, self.plan)
+        path.check_plan(problem, self.kernel, self.plan)
 
     def _outset(self, problem: Problem, root: Array, islands: np.ndarray[Any, Any], output: Output) -> Outset:
         frozen = self.plan is not None
@@ -167,7 +167,11 @@ class SMC(Tempered):
             "rise": weights.mean(within, block.log_likelihood),  # until the stage is closed
             "unique_ancestors": 1 + (first[:, 1:] > first[:, :-1]).sum(axis=1),
         }
-        stage = tempered.stage_of(tempering, self._mutations(block.stage), record, log_evidence=log_evidence)
+        changes = {"log_evidence": log_evidence}
+        if block.founders is not None:
+            changes["founders"] = np.take_along_axis(block.founders, ancestors, axis=1)
+            record["unrelated"] = weights.unrelated(changes["founders"])
+        stage = tempered.stage_of(tempering, self._mutations(block.stage), record, **changes)
         return Beginning(rows.ravel(), tuning, stage)
 
     def _next_tempering(self, problem: Problem, block: TemperedBlock) -> np.ndarray[Any, Any]:

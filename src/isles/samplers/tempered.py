@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,9 +11,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from isles import checks, devices, expectations, weights
+from isles import devices, expectations, weights
 from isles.adapt import Decorrelate
-from isles.kernels.base import Kernel, Tuning
+from isles.kernels.base import Tuning
 from isles.keys import Purpose, Uniforms, rows
 from isles.problem import Problem, State
 from isles.samplers import block as blocks
@@ -59,6 +58,7 @@ class TemperedBlock:
     epochs: np.ndarray[Any, Any]  # (I, N)
     nonfinite: np.ndarray[Any, Any]  # (I,)
     dead: np.ndarray[Any, Any]  # (I,)
+    founders: np.ndarray[Any, Any] | None  # (I, N) the prior's draws that particles descend from; None: unknown
     variances: tuple[np.ndarray[Any, Any], ...]  # (d,) of the first live island, a stage
     records: tuple[Record, ...]
     rounding: float  # of tempered log-likelihoods in the working dtype, the worst so far
@@ -143,6 +143,7 @@ def start(problem: Problem, outset: Outset) -> TemperedBlock:
         epochs=np.full((size, particles), outset.kernel.kernel.evaluation_epochs(problem)),
         nonfinite=nonfinite.sum(axis=1).astype(np.int64),
         dead=(~alive).sum(axis=1),
+        founders=np.tile(np.arange(particles, dtype=np.int32), (size, 1)),
         variances=(),
         records=(),
         rounding=0.0,
@@ -159,10 +160,12 @@ def pack(block: TemperedBlock) -> dict[str, Any]:
 
 def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBlock:
     """The inverse of `pack`."""
-    kept, islands, particles = dict(kept), len(outset.islands), outset.kernel.particles
+    kept, islands, particles = {"founders": None} | kept, len(outset.islands), outset.kernel.particles
     names = "tempering", "log_evidence", "nonfinite", "dead"
     read_back.check_arrays(kept, dict.fromkeys(names, (islands,)))
     read_back.check_arrays(kept, dict.fromkeys(("log_likelihood", "log_weights", "epochs"), (islands, particles)))
+    if kept["founders"] is not None:  # earlier versions did not keep them
+        read_back.check_arrays(kept, {"founders": (islands, particles)})
     read_back.check_records(kept["records"], islands)
     stage, due = kept["under_way"], read_back.due_group(problem, outset.kernel, islands)
     if stage is not None and stage.group is not None:
@@ -178,7 +181,7 @@ def unpack(problem: Problem, outset: Outset, kept: dict[str, Any]) -> TemperedBl
     else:
         read_back.check_like("group", kept["group"], due)
         read_back.check_arrays(stage._asdict(), {"tempering": (islands,)})
-        shapes = {"log_evidence": (islands,), "log_weights": (islands, particles)}
+        shapes = {"log_evidence": (islands,)} | dict.fromkeys(("log_weights", "founders"), (islands, particles))
         read_back.check_arrays(stage.changes, {name: shapes[name] for name in stage.changes})
         read_back.check_records([stage.record], islands)
         group = jax.device_put(kept["group"])
@@ -331,56 +334,12 @@ def result(problem: Problem, block: TemperedBlock) -> BlockResult:
     )
 
 
-def check_schedule(name: str, schedule: Sequence[float]) -> np.ndarray[Any, Any]:
-    """A schedule as temperings λ_1 < ... < λ_J = 1; a leading 0 is understood."""
-    values = np.asarray(schedule, np.float64)
-    if values.ndim != 1 or not values.size:
-        raise ValueError(f"{name} must be a list of temperings, got shape {values.shape}")
-    if values[0] == 0:
-        values = values[1:]
-    if (
-        not values.size
-        or not np.isfinite(values).all()
-        or values[-1] != 1
-        or values[0] <= 0
-        or (np.diff(values.astype(np.float32)) <= 0).any()
-    ):
-        shown = [f"{value:g}" for value in values]
-        shown = shown if len(shown) <= 8 else [*shown[:4], "...", shown[-1]]
-        raise ValueError(
-            f"{name}=[{', '.join(shown)}] must rise from above 0 to exactly 1; sort it, and let it end with 1"
-        )
-    return values
-
-
-def check_mutations(mutations: object) -> None:
-    """A fixed number of mutations, or a rule."""
-    if not isinstance(mutations, Decorrelate):
-        checks.count("mutations", mutations)
-
-
 def _planned_tuning(problem: Problem, block: TemperedBlock, plan: Plan) -> Tuning:
     tuning = block.outset.kernel.kernel.tuning(problem)
     tuning = tuning._replace(step_size=np.asarray(plan.step_sizes[block.stage], problem.dtype))
     if plan.variances is not None:
         tuning = tuning._replace(variances=np.asarray(plan.variances[block.stage], problem.dtype))
     return groups.broadcast_tuning(tuning, len(block.islands))
-
-
-def check_plan(problem: Problem, kernel: Kernel, plan: Plan | None) -> None:
-    """A frozen sampler must meet the kind of kernel and the number of parameters it was frozen on."""
-    if plan is None:
-        return
-    if plan.dimension != problem.dimension:
-        raise ValueError(
-            f"the sampler was frozen on a problem of {plan.dimension} parameters, "
-            f"this one has {problem.dimension}; freeze it on a pilot run of this problem"
-        )
-    if plan.kernel != type(kernel).__name__:
-        raise ValueError(
-            f"the sampler was frozen on a pilot run with {plan.kernel}, its kernel is {type(kernel).__name__}; "
-            f"freeze it on a pilot run with the same kernel"
-        )
 
 
 def _plan(problem: Problem, block: TemperedBlock) -> Plan | None:

@@ -1,0 +1,87 @@
+"""Families of particles: pairs that descend from one draw of the prior, and the warning that they are too many."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import isles
+import runs
+from isles.keys import root
+from isles.samplers.block import Output
+
+STILL = isles.MH(step_size=1e-12)  # lost in rounding
+
+
+def logistic(dimension: int, rows: int) -> isles.Problem:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, dimension)).astype(np.float32)
+    y = (x @ rng.normal(size=dimension) + rng.logistic(size=rows) > 0).astype(np.float32)
+
+    def log_likelihood(theta: Any, batch: Any) -> Any:
+        x, y = batch
+        logits = x @ theta
+        return jnp.sum(y * logits - jnp.logaddexp(0.0, logits))
+
+    return isles.Problem(isles.Gaussian(like=np.zeros(dimension), std=3.0), log_likelihood, (x, y))
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+@pytest.mark.parametrize("resampling", ["systematic", "residual"])
+def test_where_nothing_moves_relatives_are_those_at_the_same_place(resampling: Any) -> None:
+    sampler = isles.SMC(STILL, particles=24, mutations=1, schedule=[0.02, 0.1, 0.3, 1], resampling=resampling)
+    posterior = isles.sample(runs.problem(), sampler, islands=5)
+    assert posterior.positions is not None
+    apart = posterior.positions[:, :, None, 0] != posterior.positions[:, None, :, 0]
+    np.testing.assert_allclose(posterior.trace["unrelated"][-1], apart.sum(axis=(1, 2)) / (24 * 23), rtol=1e-12)
+    assert 0 < posterior.trace["unrelated"][-1].mean() < 0.9
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_resampling_alone_leaves_one_minus_the_inverse_ess() -> None:
+    """Two copies are drawn independently in multinomial resampling, from one ancestor with chance Σ w²."""
+    sampler = isles.SMC(STILL, particles=16, mutations=1, schedule=[0.01, 1], resampling="multinomial")
+    posterior = isles.sample(runs.problem(), sampler, islands=2000, seed=1)
+    error = posterior.trace["unrelated"][0] - (1 - 1 / posterior.trace["ess"][0])
+    standard_error = error.std(ddof=1) / np.sqrt(error.size)
+    assert standard_error < 0.003 and abs(error.mean()) < 4 * standard_error
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_families_are_a_warning_where_nothing_else_tells(seed: int) -> None:
+    """Random walks of two steps in a hundred dimensions, seen by one island."""
+    with pytest.warns(isles.IslesWarning) as caught:
+        isles.sample(logistic(100, 300), isles.SMC(isles.MH(), particles=256, mutations=2), seed=seed)
+    (message,) = [str(each.message) for each in caught]
+    assert re.search(r"too short: \d% of pairs .* after 8 stages, .* leave 94%; .* raise mutations=2,", message)
+
+
+def test_particles_that_forget_are_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", isles.IslesWarning)
+        for seed in range(4):
+            sampler = isles.SMC(isles.HMC(leapfrogs=10), particles=32, mutations=10)
+            posterior = isles.sample(logistic(10, 50), sampler, seed=seed)
+            assert posterior.trace["unrelated"][7, 0] > 0.3
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_checkpoints_of_versions_that_knew_no_families() -> None:
+    problem, output, islands = runs.problem(), Output({}, "all"), np.arange(2)
+    sampler = isles.SMC(isles.MH(), particles=16, mutations=3, schedule=[0.1, 0.5, 1])
+    block = sampler.begin(problem, root(0), islands, output)
+    block = sampler.advance(problem, block)
+    kept = sampler.pack(block)
+    del kept["founders"]
+    kept["records"] = [{k: v for k, v in record.items() if k != "unrelated"} for record in kept["records"]]
+    old = sampler.unpack(problem, root(0), islands, output, kept)
+    for _ in range(2):
+        block, old = sampler.advance(problem, block), sampler.advance(problem, old)
+    new, old = sampler.result(problem, block), sampler.result(problem, old)
+    np.testing.assert_array_equal(old.positions, new.positions)
+    assert "unrelated" in new.records[-1] and "unrelated" not in old.records[-1]
