@@ -22,7 +22,7 @@ from isles.cli import main, settings
 from isles.samplers.block import Status
 from isles.store import files
 from isles.store.folder import RunFolder, Saved
-from test_engines import wait_until
+from kills import wait_until
 
 HERE = Path(__file__).parent
 RUN = ["run", "named_problems:hills", "--islands", "2", "--islands-per-block", "1", "--engine", "serial"]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 
 import isles
 import targets
-from kills import assert_same_bits
+from kills import assert_same_bits, is_running, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::isles.IslesWarning")
 PRIOR = isles.Gaussian(like=np.zeros(2))
@@ -254,22 +253,6 @@ class Endless(isles.SMC):
 problem = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum(theta ** 2))
 isles.sample(problem, Endless(isles.MH(), 4, 1), islands=2, islands_per_block=1, engine="local", workers=2)
 """
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll; the limit only keeps a failure from hanging."""
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise TimeoutError
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")

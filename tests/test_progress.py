@@ -24,8 +24,7 @@ from isles.progress import drawing, estimates
 from isles.progress.estimates import Course
 from isles.progress.tally import Tally
 from isles.samplers.block import Status
-from kills import assert_same_bits
-from test_engines import is_running, wait_until
+from kills import assert_same_bits, is_running, wait_until
 
 
 def at(stage: int, tempering: float, share: float = 0.5, epochs: int = 0) -> Status:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,10 @@ from isles.cli.app import ExitCode
 from isles.engines.slurm import Slurm, write_scripts
 from isles.reproduce import experiments, islands, page, tables, work
 from isles.reproduce.islands import Scored
+from isles.store.folder import BlockFolder
 from isles.store.status import read_status
 from isles.tasks import run_tasks
+from kills import wait_until
 from made_islands import NAMES, without_islands
 
 
@@ -221,3 +224,21 @@ def test_the_command(own: Path) -> None:
     done = call("mnist-short", "--folder", ".", "--budget", "quick", "--max-seconds", "0.000001")
     assert done.returncode == 3, done.stderr
     assert "not run" in (own / "mnist-short" / "quick" / "README.md").read_text()
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(own: Path) -> None:
+    command = ["reproduce", "mnist-short", "--folder", ".", "--only", "smc-m20", "--workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "isles", *command], cwd=own, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        begun = lambda: any(BlockFolder(path).has_begun for path in own.glob("mnist-short/unfinished/*/blocks/*"))
+        wait_until(lambda: begun() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        assert process.returncode == ExitCode.INTERRUPTED, err
+        assert "error: stopped; what was saved is kept, and the same command goes on" in err
+        assert "Traceback" not in err and "isles.resume" not in err
+    finally:
+        process.kill()
+        process.wait()

@@ -82,10 +82,10 @@ def reproduce(
             complete = work.run(experiment, budget, only=only or (), say=output.say, **chosen)
     except ValueError as error:  # other data, or other settings, than those of the islands there
         raise UsageError(str(error)) from error
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         work.harvest(experiment)
         pages.write(experiment)
-        raise
+        raise KeyboardInterrupt("stopped; what was saved is kept, and the same command goes on") from error
     work.harvest(experiment)
     pages.write(experiment)
     if folders:
