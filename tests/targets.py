@@ -1,4 +1,4 @@
-"""Problems whose posterior, evidence and tempered posteriors are known in closed form or by quadrature."""
+"""Problems known in closed form or by quadrature at every tempering, and a logistic regression, which is not."""
 
 from __future__ import annotations
 
@@ -78,6 +78,20 @@ def mixture(dimension: int = 16) -> isles.Problem:
         return jnp.logaddexp(near, far) + 0.5 * jnp.sum(theta**2)
 
     return isles.Problem(isles.Gaussian(like=np.zeros(dimension)), log_likelihood)
+
+
+def logistic(dimension: int, rows: int) -> isles.Problem:
+    """A logistic regression."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, dimension)).astype(np.float32)
+    y = (x @ rng.normal(size=dimension) + rng.logistic(size=rows) > 0).astype(np.float32)
+
+    def log_likelihood(theta: Any, batch: Any) -> Any:
+        x, y = batch
+        logits = x @ theta
+        return jnp.sum(y * logits - jnp.logaddexp(0.0, logits))
+
+    return isles.Problem(isles.Gaussian(like=np.zeros(dimension), std=3.0), log_likelihood, (x, y))
 
 
 def skewed() -> isles.Problem:

@@ -6,35 +6,23 @@ import re
 import warnings
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import isles
 import runs
+import targets
 from isles.keys import root
+from isles.posterior import merge
 from isles.samplers.block import Output
 
 STILL = isles.MH(step_size=1e-12)  # lost in rounding
 
 
-def logistic(dimension: int, rows: int) -> isles.Problem:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, dimension)).astype(np.float32)
-    y = (x @ rng.normal(size=dimension) + rng.logistic(size=rows) > 0).astype(np.float32)
-
-    def log_likelihood(theta: Any, batch: Any) -> Any:
-        x, y = batch
-        logits = x @ theta
-        return jnp.sum(y * logits - jnp.logaddexp(0.0, logits))
-
-    return isles.Problem(isles.Gaussian(like=np.zeros(dimension), std=3.0), log_likelihood, (x, y))
-
-
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")
-@pytest.mark.parametrize("resampling", ["systematic", "residual"])
-def test_where_nothing_moves_relatives_are_those_at_the_same_place(resampling: Any) -> None:
-    sampler = isles.SMC(STILL, particles=24, mutations=1, schedule=[0.02, 0.1, 0.3, 1], resampling=resampling)
+@pytest.mark.parametrize("how", [{}, {"resampling": "residual"}, {"waste_free": True}])
+def test_where_nothing_moves_relatives_are_those_at_the_same_place(how: dict[str, Any]) -> None:
+    sampler = isles.SMC(STILL, particles=24, mutations=1, schedule=[0.02, 0.1, 0.3, 1], **how)
     posterior = isles.sample(runs.problem(), sampler, islands=5)
     assert posterior.positions is not None
     apart = posterior.positions[:, :, None, 0] != posterior.positions[:, None, :, 0]
@@ -56,7 +44,7 @@ def test_resampling_alone_leaves_one_minus_the_inverse_ess() -> None:
 def test_few_families_are_a_warning_where_nothing_else_tells(seed: int) -> None:
     """Random walks of two steps in a hundred dimensions, seen by one island."""
     with pytest.warns(isles.IslesWarning) as caught:
-        isles.sample(logistic(100, 300), isles.SMC(isles.MH(), particles=256, mutations=2), seed=seed)
+        isles.sample(targets.logistic(100, 300), isles.SMC(isles.MH(), particles=256, mutations=2), seed=seed)
     (message,) = [str(each.message) for each in caught]
     assert re.search(r"too short: \d% of pairs .* after 8 stages, .* leave 94%; .* raise mutations=2,", message)
 
@@ -66,7 +54,7 @@ def test_particles_that_forget_are_no_warning() -> None:
         warnings.simplefilter("error", isles.IslesWarning)
         for seed in range(4):
             sampler = isles.SMC(isles.HMC(leapfrogs=10), particles=32, mutations=10)
-            posterior = isles.sample(logistic(10, 50), sampler, seed=seed)
+            posterior = isles.sample(targets.logistic(10, 50), sampler, seed=seed)
             assert posterior.trace["unrelated"][7, 0] > 0.3
 
 
@@ -85,3 +73,5 @@ def test_checkpoints_of_versions_that_knew_no_families() -> None:
     new, old = sampler.result(problem, block), sampler.result(problem, old)
     np.testing.assert_array_equal(old.positions, new.positions)
     assert "unrelated" in new.records[-1] and "unrelated" not in old.records[-1]
+    both = merge(problem.layout, None, sampler, [new, old], "all", seed=0)
+    assert both.trace["ess"].shape == (3, 4) and "unrelated" not in both.trace

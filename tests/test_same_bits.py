@@ -5,31 +5,18 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import isles
 import runs
+import targets
 from clusters import Cluster
 from isles.engines.ledger import Ledger
 from kills import assert_same_bits
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore::isles.IslesWarning")]
-
-
-def logistic() -> isles.Problem:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(40, 3)).astype(np.float32)
-    y = (x @ np.array([1.0, -2.0, 0.5]) + rng.logistic(size=40) > 0).astype(np.float32)
-
-    def log_likelihood(theta: Any, batch: Any) -> Any:
-        x, y = batch
-        logits = x @ theta
-        return jnp.sum(y * logits - jnp.logaddexp(0.0, logits))
-
-    return isles.Problem(isles.Gaussian(like=np.zeros(3), std=3.0), log_likelihood, (x, y))
 
 
 def cnn() -> isles.Problem:
@@ -42,7 +29,7 @@ def cnn() -> isles.Problem:
 
 CASES: dict[str, tuple[Any, Any]] = {
     "gaussian": (runs.problem, isles.SMC(isles.PCN(), particles=16, mutations=isles.Decorrelate(0.1, max=20))),
-    "logistic": (logistic, isles.SMC(isles.HMC(leapfrogs=3), particles=16, mutations=3)),
+    "logistic": (lambda: targets.logistic(3, 40), isles.SMC(isles.HMC(leapfrogs=3), particles=16, mutations=3)),
     "cnn": (cnn, isles.SMC(isles.HMC(leapfrogs=1), particles=3, mutations=2, schedule=[0.1, 1.0])),
 }
 
