@@ -118,6 +118,22 @@ def test_a_chain_that_is_tuned_alone_knows_nothing_of_others(tune: str, small: t
     assert four.trace["step_size"].shape[1] == 2
 
 
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_a_step_size_that_was_fixed_too_early_is_named() -> None:
+    problem = isles.Problem(isles.Gaussian(like=np.zeros(10)), lambda theta: -0.5 * jnp.sum((theta / 0.2) ** 2))
+    run = lambda burn_in, **settings: isles.sample(
+        problem, isles.MCMC(isles.HMC(leapfrogs=1, **settings), chains=8, burn_in=burn_in, draws=100), islands=2
+    )
+    with pytest.warns(isles.IslesWarning, match=r"acceptance 0\.\d+ once .* to be 0\.65: .*: raise burn_in=20$"):
+        short = run(20)
+    late = short.trace["step"][:, 0] > 16
+    steps = np.diff(short.trace["step"][:, 0], prepend=0)[late]
+    mean = (short.trace["acceptance"][late].mean(axis=1) * steps)[steps > 0].sum() / steps.sum()
+    assert any(f"mean acceptance {mean:.2f} once" in message for message in short.warnings)
+    for silent in (run(400), run(20, step_size=0.3), run(20, target_acceptance=0.2)):
+        assert "once burn-in" not in " ".join(silent.warnings)
+
+
 class TwoWidths:
     """Modes at −8 and 8, of equal weight, in which the other coordinate has standard deviations 0.02 and 2."""
 

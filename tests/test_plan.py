@@ -16,14 +16,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import isles
 import targets
-from isles.planning import simulate
-from isles.planning.calibration import Calibration
+from isles.planning import calibration, simulate
+from isles.planning.calibration import Calibration, Order
 from isles.planning.forecast import forecast
 from isles.planning.simulation import play
 from truth import assert_estimate
@@ -198,6 +199,31 @@ def test_the_cost_of_multiple_proposals_is_exact(small: targets.Conjugate) -> No
     forecast = isles.plan(small.problem, sampler, islands=3, workers=1, seconds=0.3)
     posterior = isles.sample(small.problem, sampler, islands=3)
     assert (forecast.parallel_epochs, forecast.total_epochs) == posterior.epochs
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        isles.SMC(isles.HMC(leapfrogs=3), particles=8, mutations=2),
+        isles.MCMC(isles.HMC(leapfrogs=3), chains=2, burn_in=4, draws=40, thin=3),
+        isles.MCMC(isles.PCN(), chains=2, burn_in=60, draws=3, tune="alone"),
+        isles.MCMC(isles.HMC(leapfrogs=2), chains=2, burn_in=4, draws=9, start=isles.Optimised(2000)),
+        isles.MPMCMC(proposals=4, steps=30, burn_in=20),
+    ],
+)
+def test_compiling_is_not_measured(sampler: Any, small: targets.Conjugate) -> None:
+    """A short burn-in came to its draws, and compiled them, while its speed was measured."""
+    order = Order(small.problem, sampler, islands=2, pilot=False, seconds=30.0, pilot_seconds=0.0)
+    calibration.warm_up(order)
+    compiled = list[str]()
+    listen = lambda event, *_, **facts: compiled.append(str(facts)) if "backend_compile" in event else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        block = calibration._work(order, seconds=order.seconds)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert sampler.finished(block)
+    assert not compiled
 
 
 def test_an_error_of_the_problem_is_raised_here() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 TOO_FEW_ACCEPTED = 0.05  # moves
+TOO_FAR_FROM_TARGET = 1 / 3  # of the acceptance aimed at
 TOO_MUCH_RISE = 0.3  # of the log-likelihood within a stage, in standard deviations; 0 if particles keep up
 TOO_MUCH_MEMORY = 0.97  # correlation with the start of a stage, at its end
 TOO_FEW_UNRELATED = 0.2  # pairs of particles, to those that resampling alone would leave
@@ -148,7 +149,7 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     if isinstance(sampler, SMC):
         found += _shortness(posterior, sampler)
     if isinstance(sampler, MCMC):
-        found += _rise(posterior, sampler)
+        found += _rise(posterior, sampler) + _misfit(posterior, sampler)
     if isinstance(sampler, SMC) and isinstance(sampler.mutations, Decorrelate):
         if sampler.particles < 100 and sampler.plan is None:
             found.append(
@@ -303,6 +304,27 @@ def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:
     return [
         f"too short: the mean log-likelihood rose by {rise:.3g} in the second half of burn-in, its spread being "
         f"{spread:.3g}, so chains had not arrived when draws began: raise burn_in={sampler.burn_in}"
+    ]
+
+
+def _misfit(posterior: Posterior, sampler: MCMC) -> list[str]:
+    """Whether chains went on, after burn-in had fixed their step size, to where it is too long."""
+    target = sampler.kernel.target_acceptance if sampler.kernel.adapts_step_size else None
+    if target is None or "step" not in posterior.trace:
+        return []
+    ends, acceptance = posterior.trace["step"], posterior.trace["acceptance"]
+    steps = np.diff(ends, axis=0, prepend=0.0) * (ends > sampler.adapt_until)
+    steps[~np.isfinite(acceptance)] = 0.0
+    if steps.sum() * sampler.chains < 200:  # a look at fewer says little
+        return []
+    mean = float(np.average(np.nan_to_num(acceptance), weights=steps))
+    if (
+        mean_of_last(acceptance) < TOO_FEW_ACCEPTED or mean > TOO_FAR_FROM_TARGET * target
+    ):  # that has its own words
+        return []
+    return [
+        f"mean acceptance {mean:.2f} once burn-in had fixed the step size, where it was to be {target:g}: chains "
+        f"went on to where steps are too long, and move slowly: raise burn_in={sampler.burn_in}"
     ]
 
 

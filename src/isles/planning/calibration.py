@@ -29,7 +29,7 @@ from isles.engines import frames
 from isles.engines.local import environment, portable, to_bytes
 from isles.problem import Problem
 from isles.progress import estimates
-from isles.samplers import MPMCMC, SMC
+from isles.samplers import MCMC, MPMCMC, SMC
 from isles.samplers.block import Output, Sampler
 from isles.samplers.tempered import TemperedBlock
 
@@ -109,7 +109,7 @@ def main(descriptor: int) -> None:
         message = frames.receive(FileIO(0, "rb", closefd=False))
         assert message is not None
         order: Order = pickle.loads(message)
-        _work(order, pieces=WARM_UP)
+        warm_up(order)
         reply("warm", {})
         speed = measure(order)
         memory = peak_memory()
@@ -117,6 +117,21 @@ def main(descriptor: int) -> None:
         reply("measured", {**speed, "memory_bytes": memory, **pilot})
     except BaseException as error:
         reply("error", portable(error), "".join(traceback.format_exception(error)))
+
+
+def warm_up(order: Order) -> None:
+    """Compile what a block needs, so that `measure` does not: climbs, burn-in and draws are different programs."""
+    sampler = order.sampler
+    parts: list[Sampler] = [sampler]
+    if isinstance(sampler, MCMC):
+        if sampler.way is not None:
+            parts = [dataclasses.replace(sampler, start=dataclasses.replace(sampler.way, epochs=2))]
+        at_once = dataclasses.replace(sampler, start="prior")
+        parts += [at_once, dataclasses.replace(at_once, burn_in=0, thin=1)]
+    elif isinstance(sampler, MPMCMC):
+        parts += [dataclasses.replace(sampler, burn_in=0)]
+    for part in parts:
+        _work(order._replace(sampler=part), pieces=WARM_UP)
 
 
 def measure(order: Order) -> dict[str, float]:
