@@ -204,9 +204,7 @@ def test_the_cost_of_multiple_proposals_is_exact(small: targets.Conjugate) -> No
 @pytest.mark.parametrize(
     "sampler",
     [
-        isles.SMC(isles.HMC(leapfrogs=3), particles=8, mutations=2),
         isles.MCMC(isles.HMC(leapfrogs=3), chains=2, burn_in=4, draws=40, thin=3),
-        isles.MCMC(isles.PCN(), chains=2, burn_in=60, draws=3, tune="alone"),
         isles.MCMC(isles.HMC(leapfrogs=2), chains=2, burn_in=4, draws=9, start=isles.Optimised(2000)),
         isles.MPMCMC(proposals=4, steps=30, burn_in=20),
     ],
