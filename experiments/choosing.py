@@ -105,8 +105,9 @@ def networks() -> str:
                 if cell["P"] in {min(ends), max(ends)} and not one:
                     scores = [f"{np.mean(cell['values'][kind]):.3g}" for kind in ("accuracy", "nll", "epistemic")]
                     weights = cell["weights"] if about["sampler"] == "smc" and cell["P"] > 1 else ""
+                    share = f"{cell['P']}/{about['parts']} of the chain" if about.get("shares") else cell["P"]
                     rows.append(
-                        [about["group"], about["column"], cell["P"], weights, *scores, f"{cell['epochs']:.3g}"]
+                        [about["group"], about["column"], share, weights, *scores, f"{cell['epochs']:.3g}"]
                     )
         headings = ["length", "method", "P", "weights", "accuracy, %", "NLL", "H_ep", "epochs"]
         parts.append(f"{title} ([all of it](../experiments/{name})):\n\n{table(headings, rows)}")

@@ -84,6 +84,7 @@ def test_statistics_are_those_of_the_run(own: Path) -> None:
     assert scores["entropy"] == pytest.approx(predicted.entropy.mean(), rel=1e-3)
     assert scores["epistemic"] == pytest.approx(predicted.epistemic.mean(), rel=0.02, abs=1e-4)
     assert scores["nll"] == pytest.approx(isles.metrics.nll(predicted, test.y_test), rel=1e-3)
+    assert sum(one.particle_epochs for one in found if one) == pytest.approx(posterior.epochs.total, abs=1)
 
 
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")
@@ -176,6 +177,38 @@ def test_a_budget_ends_it_and_the_same_call_goes_on(own: Path) -> None:
     assert work.run(experiment, "quick", say=lambda _: None)
 
 
+def test_the_papers_extent_begins_is_cut_and_goes_on_from_the_standard_one(own: Path) -> None:
+    """In small: one island, then all that the paper has, a realization of it after a cut."""
+    settings = own / "mnist-short" / "settings.toml"
+    head, method, *_ = settings.read_text().split("[[method]]")
+    small = {
+        '&model=cnn&kaiming=he"': '&model=logistic&train=20"',
+        "particles = 32": "particles = 4",
+        "standard = { realizations = 5, islands = 8 }": "standard = { realizations = 1, islands = 1 }",
+        "paper = { realizations = 5, islands = 8 }": "paper = { realizations = 2, islands = 2 }",
+        "rows = [1, 2, 4, 8]": "rows = [1, 2]",
+    }
+    text = f"{head}[[method]]{method}"
+    for before, after in small.items():
+        assert before in text
+        text = text.replace(before, after)
+    settings.write_text(text)
+    experiment = experiments.load(own, "mnist-short", "paper")
+    kept = lambda: sorted(path.name for path in experiment.folder.glob("islands/*/*.npz"))
+    run = lambda budget, **limits: work.run(experiment, budget, say=lambda _: None, engine="serial", **limits)
+    assert run("standard") and kept() == ["r00-p00.npz"]
+    before = islands.read(islands.path_of(experiment, experiment.methods[0], experiments.Place(0, 0)))
+    assert not run("paper", max_seconds=1e-6) and kept() == ["r00-p00.npz"]
+    page.write(experiment)
+    partial = (experiment.folder / "README.md").read_text()
+    assert "1 of the paper's 2 realizations for P = 1; not run for P = 2." in partial
+    assert run("paper") and kept() == [f"r0{r}-p0{p}.npz" for r in range(2) for p in range(2)]
+    again = islands.read(islands.path_of(experiment, experiment.methods[0], experiments.Place(0, 0)))
+    assert before is not None and again is not None and again.log_evidence == before.log_evidence
+    page.write(experiment)
+    assert "- Nothing: every cell has the paper's realizations." in (experiment.folder / "README.md").read_text()
+
+
 def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, tmp_path: Path) -> None:
     """A problem that two experiments share is measured once, and not again by a second call."""
     for name in NAMES:
@@ -195,8 +228,9 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     assert measured == [lost, cnn, f"{cnn} in few chains"]
     cifar, mnist, twin = json.loads(done.stdout)
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
-    assert cifar["paper_hours"] is None and cifar["islands"] == 9
-    assert mnist["done"] == 0 and mnist["islands"] == 311
+    places = lambda name: sum(len(piece.places) for piece in experiments.load(own, name).queue("standard"))
+    assert cifar["paper_hours"] is None and cifar["islands"] == places("cifar10-short") > 0
+    assert mnist["done"] == 0 and mnist["islands"] == places("mnist-short") > 300
     assert 0 < mnist["hours_left"] == mnist["standard_hours"] < mnist["paper_hours"]
     work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)
     cores = len(os.sched_getaffinity(0))

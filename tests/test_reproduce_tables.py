@@ -55,7 +55,7 @@ def test_an_island_read_back(tmp_path: Path) -> None:
 
 
 def test_synopsis_shows_the_runs_with_most_islands_and_all_lengths(own: Path) -> None:
-    """Two lengths have two islands, one of them four, and the longest of all only one."""
+    """Two lengths have several islands, the longest has one; each shows with the most that it has."""
     rng = np.random.default_rng(3)
     experiment = experiments.load(own, "mnist-short")
     fill(experiment, {"hmc-parallel-m1": 2, "hmc-parallel-m10": 4, "hmc-parallel-m20": 1, "hmc-serial-m5": 4}, rng)
@@ -64,7 +64,7 @@ def test_synopsis_shows_the_runs_with_most_islands_and_all_lengths(own: Path) ->
     for left, right in figures.synopsis(experiment, cells).axes[:2], figures.synopsis(experiment, cells).axes[2:]:
         lines = lambda axis: {bars.get_label(): bars[0].get_xdata().tolist() for bars in axis.containers}
         assert lines(left) == {"HMC∥": [1, 2, 4]}
-        assert lines(right) == {"HMC∥, P = 2": [40, 400], "HMC, P = 4": [4 * 25600]}
+        assert lines(right) == {"HMC∥, P = 1 or 2 or 4": [40, 400, 800], "HMC, P = 4": [4 * 25600]}
     one = [cell for cell in cells if cell.method.group == "M = 1"]
     assert not figures.has_synopsis(dataclasses.replace(experiment, panels=("M = 1",)), one)
 
@@ -74,20 +74,26 @@ def test_a_page_has_the_papers_figures_and_says_what_is_missing(own: Path) -> No
     experiment = experiments.load(own, "mnist-trajectory")
     fill(experiment, {"smc-t0.005": 2, "smc-t0.005-n16": 2, "hmc-gold-t0.005": 8}, np.random.default_rng(4))
     page.write(experiment)
+    labels = islands.scored(experiment).labels
     text = (experiment.folder / "README.md").read_text()
     assert "| HMC (GS) |  | 1/8 of the chain | 125 |" in text
     lines = [
         line.split(" | ") for line in text.split("N at a fixed number of particles, τ = 0.02")[0].splitlines()
     ]
-    sides = {line[0].strip("| "): line[1:] for line in lines}
+    sides = {line[0].strip("| "): line[1:] for line in lines[::-1]}
     smc, serial = sides["τ = 0.005, one process"][2], sides["τ = 0.005, one process"][5]
     assert smc == f"{906 * 32:.3g} ({906 * 32:.3g})" and serial == "not run (3.02e+04) |"
     assert sides["τ = 0.005, one process a particle"][2] == "906 (906)"
     by_particles = sides["32"]
-    assert len(by_particles) == 8 and by_particles[0] == ""  # 64 particles are more than 32
-    assert by_particles[1].endswith("(82.12)") and "not run" not in by_particles[1]
-    assert "not run (81.47)" in by_particles[3]
-    assert "- SMC∥, τ = 0.005: at most 1 of the paper's 10 realizations for P = 1, 2, 4, 8." in text
+    assert len(by_particles) == 9 and by_particles[:2] == ["evidence", ""]  # 64 particles are more than 32
+    assert by_particles[2].endswith("(82.12)") and "not run" not in by_particles[2]
+    assert "not run (81.47)" in by_particles[4]
+    cells = {(cell.method.name, cell.row, cell.weighting): cell for cell in tables.cells(experiment, labels)}
+    for way in ("evidence", "equal"):
+        nll = cells["smc-t0.005-n16", 2, way].values["nll"][0]
+        assert f"| 32 | {way} |" in text and f"{nll:.4f} (0.6270)" in text
+    assert "- SMC∥, τ = 0.005: 1 of the paper's 10 realizations for P = 1, 2; not run for P = 4, 8." in text
+    assert "Cells beside the paper's with one realization, so without a gap: 6." in text
     assert "- HMC∥, τ = 0.1: not run." in text and "every hundredth state" in text
     panels = figures.over_islands(experiment, tables.cells(experiment, np.zeros(40, int))).axes
     assert [axis.get_title() for axis in panels if axis.get_title()] == list(experiment.panels)
@@ -103,6 +109,38 @@ def test_a_table_of_fewer_data_than_the_papers_says_so(own: Path) -> None:
     whole = dataclasses.replace(experiment, paper_rows=(100, 40))
     page.write(whole)
     assert "of the paper's" not in (experiment.folder / "README.md").read_text().split("## What was left out")[0]
+
+
+def test_lines_over_lengths_are_of_one_problem(own: Path) -> None:
+    """What was run on other data has no place between two lengths; one island has no panel over P."""
+    rng = np.random.default_rng(9)
+    experiment = experiments.load(own, "cifar10-short")
+    fill(experiment, {"smc-5000": 1, "smc-5000-m1": 1, "smc": 1, "hmc-parallel-5000": 1}, rng)
+    cells = tables.cells(experiment, rng.integers(0, 10, 40))
+    axes = figures.synopsis(experiment, cells).axes
+    assert len(axes) == 2
+    epochs = {bars.get_label(): bars[0].get_xdata().tolist() for bars in axes[0].containers}
+    assert epochs["SMC∥, P = 1"] == [130, 651.5] and epochs["HMC∥, P = 1"] == [550]
+    assert figures.about_synopsis(experiment, cells).startswith("What longer runs bring")
+
+
+def test_messages_that_differ_by_numbers_are_of_one_kind() -> None:
+    said = [
+        "island ESS 1.0 of 10: few",
+        "island ESS 1.8 of 4: few",
+        "12 of 32 chains hardly moved",
+        "3 of 8 chains hardly moved",
+    ]
+    assert page._kinds(said) == [said[0], said[2]]
+
+
+def test_gaps_and_entropies_that_say_nothing(own: Path) -> None:
+    """Two realizations may agree by chance, and one draw has no epistemic entropy."""
+    experiment = experiments.load(own, "mnist-trajectory")
+    single = next(method for method in experiment.methods if method.name == "hmc-single-t0.005")
+    values = {"accuracy": (90.0, 90.0), "nll": (0.5, 0.5000001), "epistemic": (1e-7, 2e-7), "entropy": (1.0, 1.1)}
+    row = page._row(tables.Cell(single, 1, "equal", values, (0, 1), 900.0, None)).split(" | ")
+    assert "**< −99**" in row and row[11] == "0"
 
 
 def test_islands_of_other_data_or_settings_are_refused(own: Path) -> None:

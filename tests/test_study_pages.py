@@ -208,6 +208,7 @@ def test_communication_page_from_made_up_pieces(own: Path) -> None:
     text = (chosen.folder / "README.md").read_text()
     assert "| 128 | 2 | 10.0 % | 20.0 % | 32.0 % | 13 % | 22 % | 38 % | 40 % |" in text
     assert "| 256 | not run | not run | not run | not run | 22 % | 44 % | 75 % | 80 % |" in text
+    assert "| 16 | 1 | 0 | not run" in text and "| 85 | 0.4744 | 0.1398 | 0.7992 | 514.6 | 97.62 |" in text
     assert "| 8 | 32 | 0 | not run" in text and "Stages have 22 leapfrogs, as measured" in text
     # an island of 110 epochs and 32 particles at 250 ms
     ours = "| 32 | 8 | 1 | " + "1 | " * 8 + "4.00 | 100 | 880 | 250 "
@@ -249,7 +250,7 @@ def test_pages_follow_from_the_committed_pieces(name: str, tmp_path: Path) -> No
     shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("quick"))
     page.write(study.load(name, "paper", tmp_path))
     committed, again = (json.loads((place / name / "results.json").read_text()) for place in (ROOT, tmp_path))
-    for fact in ("commit", "machine", "versions"):  # of who wrote it
+    for fact in ("page_commit", "machine", "versions"):  # of who wrote it
         del committed[fact], again[fact]
     assert_same_but_for_rounding(again, committed)
     assert (tmp_path / name / "README.md").read_text() == (ROOT / name / "README.md").read_text()

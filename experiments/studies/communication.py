@@ -75,7 +75,16 @@ ABOUT = (
 )
 SCORES = [f"{name}_{way}" for name in PRINTED[:4] for way in ("evidence", "equal")]
 NODE = 32  # particles, and cores, of a node in the paper
-EPOCHS = {8: 400, 16: 515, 32: 669, 64: 715, 128: 759, 256: 813}  # that a particle is expected to take
+EPOCHS = {
+    8: 400,
+    16: 515,
+    32: 669,
+    64: 715,
+    128: 759,
+    256: 813,
+    512: 836,
+    1024: 834,
+}  # that a particle is expected to take
 DIMENSION, LEAPFROGS = 7890, 25  # of the CNN; of a stage, as long as none has been run
 
 
@@ -261,6 +270,9 @@ def _islands_table(islands: Sequence[Ran]) -> str:
             alone = epochs.max(axis=1).mean() * each["N"] * core_milliseconds(each) / 1e3
             cost = [f"{epochs.mean():.4g}", f"{alone:.4g}", number(core_milliseconds(each))]
             rows.append([each["N"], count, len(each.pieces), *scores, *cost, *paper])
+    there = {(each["N"], count) for each in islands for count in each["P"]}
+    for n, count in sorted(PAPER_ISLANDS.keys() - there):
+        rows.append([n, count, 0, *["not run"] * 12, *_said(PAPER_ISLANDS[n, count])])
     both = [title for name in ("accuracy", "NLL", "H_ep", "H_tot") for title in (name, "equal weights")]
     return table(["N", "P", "realizations", *both, "island ESS", "epochs", "alone, s", "ms", *PRINTED_NAMES], rows)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import platform
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from experiments.studies.study import Cell, Study
+from experiments.studies.study import Cell, Study, commit
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,8 @@ def summarise(study: Study, ran: Sequence[Ran], story: Story) -> dict[str, Any]:
     return {
         "study": study.name,
         "command": f"python -m experiments.studies {study.name}",
-        "commit": _commit(study),
+        "page_commit": commit(),
+        "piece_commits": sorted({str(piece.get("commit")) for piece in pieces}),  # None: not written down then
         "machine": {"processor": platform.processor() or platform.machine(), "python": platform.python_version()},
         "versions": {name: version(name) for name in ("isles", "jax", "jaxlib", "numpy")},
         "particle_epochs": sum(piece["particle_epochs"] for piece in pieces),
@@ -163,10 +163,3 @@ def _kinds(messages: Iterable[str]) -> list[str]:
 
 def _rounded(value: Any) -> Any:
     return np.asarray(value).tolist()
-
-
-def _commit(study: Study) -> str | None:
-    """Of the code, if it is in a repository."""
-    call = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(call, cwd=study.folder, check=False, capture_output=True, text=True)
-    return found.stdout.strip() or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import subprocess
 import time
 import tomllib
 import warnings
@@ -164,6 +165,7 @@ def run_piece(study: Study, cell: Cell, part: int) -> str:
         "seed": seed,
         "particle_epochs": int(found.pop("particle_epochs")),
         "seconds": round(seconds, 2),
+        "commit": commit(),
         "warnings": sorted({str(each.message) for each in caught if each.category is isles.IslesWarning}),
         "found": found,
     }
@@ -173,6 +175,13 @@ def run_piece(study: Study, cell: Cell, part: int) -> str:
     with open(path, "ab", buffering=0) as file:  # one write, so that lines of several processes do not mix
         file.write(f"\n{line}\n".encode() if _is_cut(path) else f"{line}\n".encode())
     return f"{cell.name}, part {part}, {seconds:.1f} s of CPU"
+
+
+def commit() -> str | None:
+    """Of the code, if it is in a repository."""
+    call = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(call, cwd=ROOT, check=False, capture_output=True, text=True)
+    return found.stdout.strip() or None
 
 
 def _is_cut(path: Path) -> bool:

@@ -111,40 +111,66 @@ def widest(experiment: Experiment, found: Sequence[Cell]) -> str:
     return max(groups, key=lambda group: (_islands_run(groups[group]), _length(groups[group])))
 
 
+def comparable(experiment: Experiment, found: Sequence[Cell]) -> list[Cell]:
+    """Cells of the problem that most lengths were run on: a line over lengths must not change its data."""
+    ran = {cell.method.group: cell.method.problem for cell in found if cell.realizations}
+    lengths = [ran[group] for group in shown(experiment, found) if group in ran]
+    usual = max(lengths, key=lengths.count, default=None)
+    return [cell for cell in found if cell.method.problem == usual and not cell.method.shares]
+
+
 def has_synopsis(experiment: Experiment, found: Sequence[Cell]) -> bool:
     """Whether at least two groups were run whose lengths differ."""
-    lengths = [_length(mine) for mine in shown(experiment, found).values() if _islands_run(mine)]
+    groups = shown(experiment, comparable(experiment, found))
+    lengths = [_length(mine) for mine in groups.values() if _islands_run(mine)]
     return len(lengths) > 1 and max(lengths) > 1.5 * min(lengths)
 
 
+def about_synopsis(experiment: Experiment, found: Sequence[Cell]) -> str:
+    """What it shows."""
+    longer = "what longer runs bring, each with the most islands that were run"
+    if _islands_run(found) == 1:
+        return longer.capitalize()
+    return f"What more islands bring (left, {widest(experiment, found)}) and {longer} (right)"
+
+
 def synopsis(experiment: Experiment, found: Sequence[Cell]) -> Any:
-    """Scores over P for the runs with most islands, and over epochs for all lengths."""
+    """Scores over P for the runs with most islands, if any has several, and over epochs for all lengths."""
     import matplotlib.pyplot as plt
 
-    groups = shown(experiment, found)
-    best = widest(experiment, found)
-    chosen = [cell for mine in groups.values() for cell in mine if not cell.method.shares]
-    figure, axes = plt.subplots(2, 2, figsize=(8, 6), layout="constrained", squeeze=False)
+    groups, colours, best = shown(experiment, found), colours_of(experiment), widest(experiment, found)
+    both = _islands_run(found) > 1
+    compared = shown(experiment, comparable(experiment, found))
+    figure, axes = plt.subplots(2, 1 + both, figsize=(4 + 4 * both, 6), layout="constrained", squeeze=False)
     for row, (metric, label) in enumerate(SCORES.items()):
-        left, right = axes[row]
-        _over_islands(left, groups[best], metric, colours_of(experiment))
-        for name, mine, look in _lines(chosen, colours_of(experiment)):
-            row_of = [cell.row for cell in mine if cell.realizations]
-            usual = max(row_of, key=lambda P: (row_of.count(P) > 1, P), default=None)  # that several lengths have
-            line = [(cell.epochs, cell.printed("epochs"), cell) for cell in mine if cell.row == usual]
-            _points(
-                right, sorted(line, key=lambda one: one[2].method.epochs), metric, look, f"{name}, P = {usual}"
-            )
-        left.set_ylabel(label)
+        right = axes[row, -1]
+        if both:
+            _over_islands(axes[row, 0], groups[best], metric, colours)
+        for name, mine, look in _lines([cell for each in compared.values() for cell in each], colours):
+            line = sorted(_most_islands(mine), key=lambda cell: cell.method.epochs)
+            run = sorted({cell.row for cell in line if cell.realizations})
+            islands = " or ".join(map(str, run))
+            _points(right, [(cell.epochs, cell.printed("epochs"), cell) for cell in line], metric, look,
+                    f"{name}, P = {islands}")  # fmt: skip
+        axes[row, 0].set_ylabel(label)
         right.set_xscale("log")
         right.xaxis.set_minor_formatter(lambda value, place: "")
-    axes[0, 0].set_title(f"more islands, {best}")
-    axes[0, 1].set_title("longer runs")
-    axes[1, 0].set_xlabel("islands P")
-    axes[1, 1].set_xlabel("epochs one after another")
+    if both:
+        axes[0, 0].set_title(f"more islands, {best}")
+        axes[1, 0].set_xlabel("islands P")
+    axes[0, -1].set_title("longer runs")
+    axes[1, -1].set_xlabel("epochs one after another")
     for axis in axes[0]:
         _name(axis)
     return figure
+
+
+def _most_islands(found: Sequence[Cell]) -> list[Cell]:
+    """Of every method the cell with most islands that was run; of those not run, the paper's with most."""
+    chosen: dict[str, Cell] = {}
+    for cell in sorted(found, key=lambda cell: (bool(cell.realizations), cell.row)):
+        chosen[cell.method.name] = cell
+    return list(chosen.values())
 
 
 def _name(axis: Any) -> None:

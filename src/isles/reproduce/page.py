@@ -17,6 +17,7 @@ from isles.reproduce.islands import Scored
 from isles.reproduce.tables import Cell, cells
 
 FAR = 4.0  # standard errors beyond which a difference from the paper is pointed at
+MOST = 99.0  # standard errors that are shown: of few realizations they are too rough for more
 HEAD = (
     "| method | weights | P | NP | realizations | accuracy, % | paper | gap | NLL | paper | gap | H_ep | paper "
     "| gap | H_tot | paper | gap | island ESS | epochs | paper |"
@@ -77,28 +78,27 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], sco
         experiment.about.strip(),
         f"Data: {experiment.data}, {scored.train:,} training and {scored.test:,} test rows at hand. Islands run "
         f"so far: {results['islands']}, with {results['particle_epochs']:.3g} particle-epochs in "
-        f"{results['core_seconds'] / 3600:.2f} core hours on {results['machine']['processor']}.",
+        f"{results['core_seconds'] / 3600:.2f} core hours on {results['machine']['processor']}, by the clock, "
+        f"whatever else the machine did.",
         f"Made by `{results['command']}`, which goes on where it stands; this page and the tables follow from the "
         f"files in [islands](islands). Figures are means over realizations ± standard error (with R − 1, so of "
         f"two realizations it is rough; of one there is none). *gap* is ours minus the paper's, in standard "
         f"errors: ours and, for the accuracy, the paper's; beyond {FAR:g} it is bold. *H_ep* and *H_tot* are mean "
         f"epistemic and total entropies in nats. *NP* counts all draws of a row.",
+        "Ours over P as lines, with standard errors; crosses, and dotted lines across, are the paper's:\n\n"
         "![accuracy and NLL over P](figure.svg)",
     ]
     if figures.has_synopsis(experiment, found):
-        best = figures.widest(experiment, found)
         parts.append(
-            f"What more islands bring (left, {best}) and what longer runs bring (right), crosses being the "
-            f"paper's:\n\n![accuracy and NLL over P, and over epochs](synopsis.svg)"
+            f"{figures.about_synopsis(experiment, found)}, crosses being the paper's:\n\n"
+            f"![accuracy and NLL over P, and over epochs](synopsis.svg)"
         )
     for group in groups:
         mine = [cell for cell in found if cell.method.group == group]
         table = [HEAD, "|" + "---|" * (HEAD.count("|") - 1), *map(_row, mine)]
         parts.append("\n".join([f"## {group}\n", *_subset(experiment, scored, mine[0].method), *table]))
     parts += sides.text(experiment, found)
-    far, ran = (len([cell for cell in found if choose(cell)]) for choose in (is_far, is_counted))
-    if far:
-        parts.append(f"{far} of {ran} cells that were run differ from the paper by more than {FAR:g} in a score.")
+    parts += _differences(found)
     parts.append("## What was left out\n\n" + "\n".join(_left_out(experiment, scored, found)))
     if results["warnings"]:
         listed = "\n".join(f"- {message}" for message in _kinds(results["warnings"]))
@@ -109,9 +109,28 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], sco
     return "\n\n".join(parts) + "\n"
 
 
+def _differences(found: Sequence[Cell]) -> list[str]:
+    """How many cells differ from the paper's."""
+    far, beside = (len([cell for cell in found if choose(cell)]) for choose in (is_far, has_gap))
+    alone = len([cell for cell in found if is_counted(cell) and not has_gap(cell) and cell.printed("nll")])
+    said = []
+    if beside:
+        said = [
+            f"{far} of {beside} cells with a standard error differ from the paper by more than {FAR:g} in a score."
+        ]
+    if alone:
+        said += [f"Cells beside the paper's with one realization, so without a gap: {alone}."]
+    return [" ".join(said)] if said else []
+
+
 def is_counted(cell: Cell) -> bool:
     """Whether a cell was run, and is not the same as another: with one island all weights are equal."""
     return bool(cell.realizations) and not (cell.method.weighs and cell.row == 1 and cell.weighting == "equal")
+
+
+def has_gap(cell: Cell) -> bool:
+    """Whether a cell that counts can be compared with the paper."""
+    return is_counted(cell) and any(cell.gap(metric) is not None for metric in METRICS)
 
 
 def is_far(cell: Cell) -> bool:
@@ -140,19 +159,22 @@ def _left_out(experiment: Experiment, scored: Scored, found: Sequence[Cell]) -> 
     lines = [line for line in experiment.left_out.strip().splitlines() if line]
     for name in dict.fromkeys(cell.method.name for cell in found):
         mine = [cell for cell in found if cell.method.name == name]
-        method, ran = mine[0].method, [cell for cell in mine if cell.realizations]
+        method, what = mine[0].method, "shares of the chain" if mine[0].method.shares else "P"
         whole = method.extents["paper"].realizations
-        short = [cell for cell in mine if len(cell.realizations) < whole]
-        rows = ", ".join(dict.fromkeys(str(cell.row) for cell in short))
-        most = max((len(cell.realizations) for cell in short), default=0)
-        if not ran:
+        if not any(cell.realizations for cell in mine):
             lines.append(f"- {method.column}, {method.group}: not run.")
-        elif short:
-            what = "shares of the chain" if method.shares else "P"
-            lines.append(
-                f"- {method.column}, {method.group}: at most {most} of the paper's {whole} realizations for "
-                f"{what} = {rows}."
-            )
+            continue
+        rows: dict[int, dict[str, None]] = {}  # by realizations run
+        for cell in mine:
+            rows.setdefault(len(cell.realizations), {})[str(cell.row)] = None
+        short = [
+            (f"{count} of the paper's {whole} realizations" if count else "not run")
+            + f" for {what} = {', '.join(some)}"
+            for count, some in sorted(rows.items(), reverse=True)
+            if count < whole
+        ]
+        if short:
+            lines.append(f"- {method.column}, {method.group}: {'; '.join(short)}.")
     return lines or ["- Nothing: every cell has the paper's realizations."]
 
 
@@ -163,6 +185,8 @@ def _row(cell: Cell) -> str:
     columns.append(str(len(cell.realizations)))
     for metric in METRICS:
         ours = _ours(cell, metric) if cell.realizations else "not run"
+        if metric == "epistemic" and cell.realizations and method.draws(cell.row) == 1:
+            ours = "0"  # of a single draw; what is there is rounding
         columns += [ours, _number(cell.printed(metric), metric), _gap(cell.gap(metric))]
     columns.append("" if cell.island_ess is None or not method.weighs else f"{cell.island_ess:.2f}")
     columns.append(_number(cell.epochs, "epochs") if cell.realizations else "not run")
@@ -188,12 +212,15 @@ def _number(value: float | None, metric: str) -> str:
 def _gap(gap: float | None) -> str:
     if gap is None:
         return ""
+    if abs(gap) > MOST:
+        return f"**{'> +' if gap > 0 else '< −'}{MOST:g}**"
     return f"**{gap:+.1f}**" if abs(gap) > FAR else f"{gap:+.1f}"
 
 
 def _kinds(messages: Iterable[str]) -> list[str]:
-    """The first message of each kind, told by its first words."""
+    """The first message of each kind, told by its first words that are no numbers."""
     kinds: dict[str, str] = {}
     for message in messages:
-        kinds.setdefault(" ".join(message.split()[:4]), message)
+        words = [word for word in message.split() if not any(map(str.isdigit, word))]
+        kinds.setdefault(" ".join(words[:4]), message)
     return list(kinds.values())

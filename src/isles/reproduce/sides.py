@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,13 +19,14 @@ def text(experiment: Experiment, found: Sequence[Cell]) -> list[str]:
 
 
 def by_particles(side: Mapping[str, Any], found: Sequence[Cell]) -> str:
-    """N at a fixed number of draws NP: accuracies, then NLL, the paper's in brackets."""
+    """N at a fixed number of draws NP, with both weights: accuracies, then NLL, the paper's in brackets."""
     names: Mapping[str, str] = side["methods"]
-    head = ["NP", *(f"accuracy, {label}" for label in names), *(f"NLL, {label}" for label in names)]
+    head = ["NP", "weights", *(f"accuracy, {label}" for label in names), *(f"NLL, {label}" for label in names)]
     rows = []
-    for draws in side["draws"]:
-        mine = [_with_draws(found, name, draws) for name in names.values()]
-        rows.append([str(draws), *(_shown(cell, metric) for metric in ("accuracy", "nll") for cell in mine)])
+    for draws, weighting in itertools.product(side["draws"], ("evidence", "equal")):
+        mine = [_with_draws(found, name, draws, weighting) for name in names.values()]
+        scores = [_shown(cell, metric) for metric in ("accuracy", "nll") for cell in mine]
+        rows.append([str(draws), weighting, *scores])
     return _table(head, rows)
 
 
@@ -67,9 +69,9 @@ def _first(found: Iterable[Cell], name: str) -> Cell | None:
     return min(mine, key=lambda cell: cell.row, default=None)
 
 
-def _with_draws(found: Iterable[Cell], name: str, draws: int) -> Cell | None:
-    """A method's row with so many draws, by evidence weights."""
-    mine = (cell for cell in found if cell.method.name == name and cell.weighting == "evidence")
+def _with_draws(found: Iterable[Cell], name: str, draws: int, weighting: str) -> Cell | None:
+    """A method's row with so many draws."""
+    mine = (cell for cell in found if cell.method.name == name and cell.weighting == weighting)
     return next((cell for cell in mine if cell.method.draws(cell.row) == draws), None)
 
 

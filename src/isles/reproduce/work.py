@@ -192,11 +192,15 @@ def keep(
         posterior.warnings[1:] if posterior.missing else posterior.warnings
     )  # the first is that some are missing
     present = [place for place in piece.places if place.number not in posterior.missing]
+    waited = sum(sum(epochs_of_parts(method, posterior, index)) for index in range(len(present)))
+    particles = posterior.epochs.total / waited  # fewer than there are where some wait for the slowest
     for index, place in enumerate(present):
         if islands.is_done(experiment, method, place):
             continue
         took = seconds[piece.places.index(place)]
-        for part, island in enumerate(statistics(method, posterior, index, x, seed, place.number, took, said)):
+        for part, island in enumerate(
+            statistics(method, posterior, index, x, seed, place.number, took, said, particles)
+        ):
             kept = Place(place.realization, place.island + part)
             islands.save(islands.path_of(experiment, method, kept), island)
 
@@ -218,8 +222,9 @@ def statistics(
     number: int,
     seconds: float | None,
     said: tuple[str, ...],
+    particles: float,
 ) -> list[Island]:
-    """Of one island, or of the parts of one chain."""
+    """Of one island, or of the parts of one chain; so many `particles` are at work in the mean."""
     evidence = posterior.island_log_evidence
     draws = posterior.log_weights.shape[1]
     size = draws // method.parts
@@ -235,7 +240,7 @@ def statistics(
                 draw_entropy=float(predicted.aleatoric.mean()),
                 log_evidence=None if evidence is None else float(evidence[index]),
                 epochs=epochs,
-                particle_epochs=round(epochs * method.shard_width),
+                particle_epochs=round(epochs * particles),
                 seconds=None if seconds is None else seconds * epochs / total,
                 seed=seed,
                 number=number,
