@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from typing import Any
@@ -15,6 +16,7 @@ import targets
 from isles.keys import root
 from isles.posterior import merge
 from isles.samplers.block import Output
+from isles.summary import find_warnings
 
 STILL = isles.MH(step_size=1e-12)  # lost in rounding
 
@@ -53,9 +55,25 @@ def test_particles_that_forget_are_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", isles.IslesWarning)
         for seed in range(4):
-            sampler = isles.SMC(isles.HMC(leapfrogs=10), particles=32, mutations=10)
+            sampler = isles.SMC(isles.HMC(leapfrogs=10), particles=64, mutations=10)
             posterior = isles.sample(targets.logistic(10, 50), sampler, seed=seed)
-            assert posterior.trace["unrelated"][7, 0] > 0.3
+            assert posterior.trace["unrelated"][:8, 0][-1] > 0.3
+
+
+@pytest.mark.filterwarnings("ignore::isles.IslesWarning")
+def test_a_rise_that_few_particles_have_by_chance_is_no_warning() -> None:
+    """0.4 over 4 late stages of 32 particles is within three standard errors of none, over 16 it is not."""
+    sampler = isles.SMC(isles.HMC(leapfrogs=10), particles=32, mutations=10)
+    posterior = isles.sample(targets.logistic(10, 50), sampler)
+    for stages, islands, said in ((8, 1, False), (32, 1, True), (8, 4, True)):
+        trace = {name: np.zeros((stages, islands)) for name in posterior.trace} | {
+            "rise": np.full((stages, islands), 0.4),
+            "unrelated": np.ones((stages, islands)),
+            "acceptance": np.ones((stages, islands)),
+            "unique_ancestors": np.full((stages, islands), 32.0),
+        }
+        found = find_warnings(dataclasses.replace(posterior, trace=trace), sampler)
+        assert any("by 0.40 of its spread" in message for message in found) is said
 
 
 @pytest.mark.filterwarnings("ignore::isles.IslesWarning")

@@ -254,8 +254,11 @@ def _shortness(posterior: Posterior, sampler: SMC) -> list[str]:
         return []
     remedy = f"raise mutations={sampler.mutations}, or the kernel's trajectory or leapfrogs"
     late = trace["rise"][len(trace["rise"]) // 2 :]
-    rise = float(late[np.isfinite(late)].mean()) if np.isfinite(late).any() else 0.0
-    if rise > TOO_MUCH_RISE:
+    rises = late[np.isfinite(late)]
+    # of particles that keep up: a mean after mutations less one of half as many that survived resampling
+    noise = np.sqrt(3 / (draws * max(rises.size, 1)))
+    rise = float(rises.mean()) if rises.size else 0.0
+    if rise > max(TOO_MUCH_RISE, 3 * noise):
         return [
             f"too short: mutations were still raising the mean log-likelihood, by {rise:.2f} of its spread a "
             f"stage in the second half of the stages (0 is best), so particles lag behind their target: {remedy}"
