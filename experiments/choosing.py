@@ -16,6 +16,7 @@ NETWORKS = {  # experiments of `isles reproduce`, and what they are called here
     "mnist-short": "MNIST, a convolutional network, 1000 training images, one leapfrog a step",
     "mnist-trajectory": "The same network, trajectories of fixed length",
     "imdb-short": "IMDb, a head of 98,690 parameters on frozen sentence embeddings, one leapfrog a step",
+    "imdb-trajectory": "The same head, trajectories of length 0.1",
     "cifar10-short": "CIFAR-10, a head of 263,562 parameters on frozen features, one leapfrog a step",
 }
 PAGE = ROOT.parent / "docs" / "choosing.md"
