@@ -230,7 +230,7 @@ def test_list_tells_what_experiments_cost_and_which_lack_their_data(own: Path, t
     assert (cifar["experiment"], mnist["experiment"]) == ("cifar10-short", "mnist-short")
     places = lambda name: sum(len(piece.places) for piece in experiments.load(own, name).queue("standard"))
     assert cifar["paper_hours"] is None and cifar["islands"] == places("cifar10-short") > 0
-    assert mnist["done"] == 0 and mnist["islands"] == places("mnist-short") > 300
+    assert mnist["done"] == 0 and mnist["islands"] == places("mnist-short") > 0
     assert 0 < mnist["hours_left"] == mnist["standard_hours"] < mnist["paper_hours"]
     work = sum(method.particle_epochs("paper") for method in experiments.load(own, "mnist-short").methods)
     cores = len(os.sched_getaffinity(0))
