@@ -195,7 +195,7 @@ def _method(facts: Mapping[str, Any], entry: Mapping[str, Any], quick: Mapping[s
             sampling["draws"] = 4 * parts
     if sampling.get("sampler") == "mcmc" and sampling.get("draws", 1) % parts:
         raise ValueError(f"{entry['name']}: draws={sampling['draws']} cannot be cut into parts={parts}")
-    shards = checks.count("shards", entry.get("shards", 1))
+    shards = checks.count(f"{entry['name']}: shards", entry.get("shards", 1))
     if shards > 1 and (sampling.get("sampler"), sampling.get("tune"), parts) != ("mcmc", "alone", 1):
         raise ValueError(f"{entry['name']}: shards={shards} are for sampler='mcmc', tune='alone' and parts=1")
     extents = {budget: Extent(**entry.get(budget, {})) for budget in BUDGETS[1:]}
