@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from experiments.studies.page import number, table
 
+from isles.reproduce.page import one_of_each_kind
+
 ROOT = Path(__file__).parent
 NETWORKS = {  # experiments of `isles reproduce`, and what they are called here
     "mnist-short": "MNIST, a convolutional network, 1000 training images, one leapfrog a step",
@@ -129,14 +131,10 @@ def ensembles() -> str:
 
 def warnings() -> Iterator[str]:
     """What runs said that were too short, one message of each kind."""
-    seen = set()
-    for name in ("exchange", "singletons", "credit", *NETWORKS):
-        path = ROOT / name / "results.json"
-        for message in json.loads(path.read_text())["warnings"] if path.exists() else ():
-            kind = " ".join(word for word in message.split()[:5] if not any(map(str.isdigit, word)))
-            if kind not in seen and not message[0].isdigit():
-                seen.add(kind)
-                yield f"- {message}"
+    paths = [ROOT / name / "results.json" for name in ("exchange", "singletons", "credit", *NETWORKS)]
+    said = [json.loads(path.read_text())["warnings"] for path in paths if path.exists()]
+    messages = [message for each in said for message in each if not message[0].isdigit()]
+    return (f"- {message}" for message in one_of_each_kind(messages))
 
 
 def tables() -> str:

@@ -131,7 +131,7 @@ def test_messages_that_differ_by_numbers_are_of_one_kind() -> None:
         "12 of 32 chains hardly moved",
         "3 of 8 chains hardly moved",
     ]
-    assert page._kinds(said) == [said[0], said[2]]
+    assert page.one_of_each_kind(said) == [said[0], said[2]]
 
 
 def test_gaps_and_entropies_that_say_nothing(own: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from experiments.studies.study import Cell, Study, commit
 
+from isles.reproduce.page import one_of_each_kind
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -79,7 +81,7 @@ def summarise(study: Study, ran: Sequence[Ran], story: Story) -> dict[str, Any]:
         "cells_run": sum(bool(each) for each in ran),
         "cells": len(ran),
         "seeds": {each.cell.name: [piece["seed"] for piece in each.pieces] for each in ran if each},
-        "warnings": _kinds(message for piece in pieces for message in piece["warnings"]),
+        "warnings": one_of_each_kind(sorted(message for piece in pieces for message in piece["warnings"])),
         "tables": json.loads(json.dumps(story.facts, default=_rounded)),
     }
 
@@ -151,14 +153,6 @@ def _save_figure(study: Study, story: Story) -> None:
         figure.savefig(study.folder / "figure.svg", metadata={"Date": None})
         figure.savefig(study.folder / "figure.png", dpi=120)
         plt.close(figure)
-
-
-def _kinds(messages: Iterable[str]) -> list[str]:
-    """The first message of each kind, told by its first words."""
-    kinds: dict[str, str] = {}
-    for message in sorted(messages):
-        kinds.setdefault(" ".join(word for word in message.split()[:4] if not word[0].isdigit()), message)
-    return list(kinds.values())
 
 
 def _rounded(value: Any) -> Any:

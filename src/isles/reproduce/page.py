@@ -101,7 +101,7 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], sco
     parts += _differences(found)
     parts.append("## What was left out\n\n" + "\n".join(_left_out(experiment, scored, found)))
     if results["warnings"]:
-        listed = "\n".join(f"- {message}" for message in _kinds(results["warnings"]))
+        listed = "\n".join(f"- {message}" for message in one_of_each_kind(results["warnings"]))
         parts.append(f"## What the runs said themselves\n\nOne message of each kind:\n\n{listed}")
     notes = experiment.folder / "notes.md"
     if notes.exists():
@@ -217,7 +217,7 @@ def _gap(gap: float | None) -> str:
     return f"**{gap:+.1f}**" if abs(gap) > FAR else f"{gap:+.1f}"
 
 
-def _kinds(messages: Iterable[str]) -> list[str]:
+def one_of_each_kind(messages: Iterable[str]) -> list[str]:
     """The first message of each kind, told by its first words that are no numbers."""
     kinds: dict[str, str] = {}
     for message in messages:
