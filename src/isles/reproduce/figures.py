@@ -56,24 +56,24 @@ def over_islands(experiment: Experiment, found: list[Cell]) -> Any:
         for axis, metric in zip(axes[2 * band : 2 * band + 2, column], SCORES, strict=True):
             _over_islands(axis, mine, metric, colours_of(experiment))
         axes[2 * band, column].set_title(group)
-        _name(axes[2 * band, column])
         axes[2 * band + 1, column].set_xlabel("P")
     for band in range(bands):
         for row, label in enumerate(SCORES.values()):
             axes[2 * band + row, 0].set_ylabel(label)
+    _name(figure, [cell for mine in groups.values() for cell in mine], colours_of(experiment))
     return figure
 
 
 def _over_islands(axis: Any, found: Sequence[Cell], metric: str, colours: Mapping[str, str]) -> None:
-    for label, mine, look in _lines(found, colours):
-        if mine[0].method.shares:  # a single chain, whose end stands for all P
-            for value, style in ((_mean(mine[-1], metric), "-"), (mine[-1].printed(metric), ":")):
-                if value is not None:
-                    axis.axhline(value, color=look["color"], linestyle=style, linewidth=1, label=label)
-                    label = ""
-            continue
-        _points(axis, [(cell.row, cell.row, cell) for cell in mine], metric, look, label)
     rows = sorted({cell.row for cell in found if not cell.method.shares})
+    for label, mine, look in _lines(found, colours):
+        end = mine[-1]
+        if end.method.shares:  # a single chain, whose end stands for all P
+            if (ours := _mean(end, metric)) is not None:
+                axis.axhline(ours, color=look["color"], linewidth=1, label=label)
+            _crosses(axis, [(row, end.printed(metric)) for row in rows], look)
+        else:
+            _points(axis, [(cell.row, cell.row, cell) for cell in mine], metric, look, label)
     axis.set_xscale("log", base=2)
     axis.set_xticks(rows, [str(row) for row in rows])
 
@@ -128,10 +128,26 @@ def has_synopsis(experiment: Experiment, found: Sequence[Cell]) -> bool:
 
 def about_synopsis(experiment: Experiment, found: Sequence[Cell]) -> str:
     """What it shows."""
-    longer = "what longer runs bring, each with the most islands that were run"
+    most = f"each with the most islands that were run ({_most_of_each(experiment, found)})"
     if _islands_run(found) == 1:
-        return longer.capitalize()
-    return f"What more islands bring (left, {widest(experiment, found)}) and {longer} (right)"
+        return f"What longer runs bring, {most}"
+    return (
+        f"What more islands bring (left, {widest(experiment, found)}) and what longer runs bring (right), {most}"
+    )
+
+
+def _most_of_each(experiment: Experiment, found: Sequence[Cell]) -> str:
+    """P of the points of every method."""
+    rows: dict[str, set[int]] = {}
+    for cell in _most_islands(_lengths(experiment, found)):
+        if cell.realizations:
+            rows.setdefault(cell.method.column, set()).add(cell.row)
+    return "; ".join(f"{column}: P = {' or '.join(map(str, sorted(mine)))}" for column, mine in rows.items())
+
+
+def _lengths(experiment: Experiment, found: Sequence[Cell]) -> list[Cell]:
+    """What a line over lengths is of."""
+    return [cell for mine in shown(experiment, comparable(experiment, found)).values() for cell in mine]
 
 
 def synopsis(experiment: Experiment, found: Sequence[Cell]) -> Any:
@@ -140,18 +156,15 @@ def synopsis(experiment: Experiment, found: Sequence[Cell]) -> Any:
 
     groups, colours, best = shown(experiment, found), colours_of(experiment), widest(experiment, found)
     both = _islands_run(found) > 1
-    compared = shown(experiment, comparable(experiment, found))
+    lengths = _lengths(experiment, found)
     figure, axes = plt.subplots(2, 1 + both, figsize=(4 + 4 * both, 6), layout="constrained", squeeze=False)
     for row, (metric, label) in enumerate(SCORES.items()):
         right = axes[row, -1]
         if both:
             _over_islands(axes[row, 0], groups[best], metric, colours)
-        for name, mine, look in _lines([cell for each in compared.values() for cell in each], colours):
+        for name, mine, look in _lines(lengths, colours):
             line = sorted(_most_islands(mine), key=lambda cell: cell.method.epochs)
-            run = sorted({cell.row for cell in line if cell.realizations})
-            islands = " or ".join(map(str, run))
-            _points(right, [(cell.epochs, cell.printed("epochs"), cell) for cell in line], metric, look,
-                    f"{name}, P = {islands}")  # fmt: skip
+            _points(right, [(cell.epochs, cell.printed("epochs"), cell) for cell in line], metric, look, name)
         axes[row, 0].set_ylabel(label)
         right.set_xscale("log")
         right.xaxis.set_minor_formatter(lambda value, place: "")
@@ -160,8 +173,7 @@ def synopsis(experiment: Experiment, found: Sequence[Cell]) -> Any:
         axes[1, 0].set_xlabel("islands P")
     axes[0, -1].set_title("longer runs")
     axes[1, -1].set_xlabel("epochs one after another")
-    for axis in axes[0]:
-        _name(axis)
+    _name(figure, [*lengths, *(groups[best] if both else ())], colours)
     return figure
 
 
@@ -173,10 +185,17 @@ def _most_islands(found: Sequence[Cell]) -> list[Cell]:
     return list(chosen.values())
 
 
-def _name(axis: Any) -> None:
-    """A legend, if there is a line."""
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize="x-small")
+def _name(figure: Any, found: Sequence[Cell], colours: Mapping[str, str]) -> None:
+    """One legend for all panels, below them: colours are methods, and looks mean the same everywhere."""
+    from matplotlib.lines import Line2D
+
+    columns = dict.fromkeys(cell.method.column for cell in found)
+    looks = [Line2D([], [], color=colours[column], label=column) for column in columns]
+    if any(cell.method.weighs for cell in found):
+        looks += [Line2D([], [], color="grey", linestyle=":", label="equal weights")]
+    if any(cell.printed(metric) is not None for cell in found for metric in SCORES):
+        looks += [Line2D([], [], color="grey", linestyle="", marker="x", label="the paper's")]
+    figure.legend(handles=looks, loc="outside lower center", ncols=4, fontsize="small", frameon=False)
 
 
 def _mean(cell: Cell, metric: str) -> float | None:
@@ -197,6 +216,12 @@ def _points(
         error = [summary.standard_error or 0.0 for _, summary in ran]
         y = [summary.mean for _, summary in ran]
         axis.errorbar([x for x, _ in ran], y, error, marker="o", markersize=3, label=label, **look)
-    printed = [(x, value) for _, x, cell in found if x is not None and (value := cell.printed(metric)) is not None]
-    if printed and look["linestyle"] == "-":
+    if look["linestyle"] == "-":
+        _crosses(axis, [(x, cell.printed(metric)) for _, x, cell in found], look)
+
+
+def _crosses(axis: Any, places: Sequence[tuple[float | None, float | None]], look: dict[str, str]) -> None:
+    """The paper's."""
+    printed = [(x, y) for x, y in places if x is not None and y is not None]
+    if printed:
         axis.plot(*np.transpose(printed), "x", color=look["color"])
