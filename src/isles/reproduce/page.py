@@ -85,7 +85,7 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], sco
         f"two realizations it is rough; of one there is none). *gap* is ours minus the paper's, in standard "
         f"errors: ours and, for the accuracy, the paper's; beyond {FAR:g} it is bold. *H_ep* and *H_tot* are mean "
         f"epistemic and total entropies in nats. *NP* counts all draws of a row.",
-        "Ours over P as lines, with standard errors; crosses, and dotted lines across, are the paper's:\n\n"
+        "Ours over P as lines, with standard errors; crosses are the paper's:\n\n"
         "![accuracy and NLL over P](figure.svg)",
     ]
     if figures.has_synopsis(experiment, found):
