@@ -180,6 +180,12 @@ def test_an_island_in_shards(own: Path) -> None:
     assert (method.width, method.shard_width, method.draws(2)) == (32, 8, 64)
     queued = [piece.places for piece in experiment.queue("standard") if piece.method is method]
     assert queued == [tuple(experiments.Place(0, shard) for shard in range(4))]
+    mine = [place for piece in experiment.queue("paper") if piece.method is method for place in piece.places]
+    for begin in range(0, len(mine), 4):  # shards of one island follow each other
+        first = mine[begin]
+        assert mine[begin : begin + 4] == [
+            experiments.Place(first.realization, first.island + shard) for shard in range(4)
+        ]
     assert method.particle_epochs("standard") == 32 * method.epochs
     fill(experiment, {method.name: 7}, rng)
     path_of = lambda shard: islands.path_of(experiment, method, experiments.Place(0, shard))

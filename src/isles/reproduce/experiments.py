@@ -135,10 +135,15 @@ class Experiment:
             for low, high in _levels(self.methods):
                 for method in self.methods:
                     extent = method.extents[step]
-                    islands = range(low * method.shards, min(high, extent.islands) * method.shards)
+                    islands = range(low, min(high, extent.islands))
                     if method.parts > 1:  # the whole chain, which is long, when others have as many islands
                         islands = range(low < method.parts <= high)
-                    places = [Place(r, p) for p in islands for r in range(extent.realizations)]
+                    places = [
+                        Place(r, p * method.shards + shard)  # an island is of use when all its shards are there
+                        for p in islands
+                        for r in range(extent.realizations)
+                        for shard in range(method.shards)
+                    ]
                     fresh = tuple(place for place in places if (method.name, place) not in seen)
                     if fresh:
                         seen |= {(method.name, place) for place in fresh}
