@@ -74,7 +74,7 @@ def own_network(params: Any, x: Any) -> Any:
     return jnp.tanh(x @ params["w1"].T + params["b1"]) @ params["w2"].T + params["b2"]
 
 
-def own() -> isles.Problem:
+def own(noise: float = 0.3) -> isles.Problem:
     """`curve` with a network of one's own."""
-    given = curve()
-    return isles.regression(own_network, given.prior, *given.data, noise_std=0.3)
+    given = curve(noise)
+    return isles.regression(own_network, given.prior, *given.data, noise_std=noise)

@@ -79,3 +79,19 @@ def test_what_is_not_a_network_is_refused() -> None:
         isles.from_nnx(Linen())
     with pytest.raises(ValueError, match=r"has no parameters"):
         isles.from_equinox(eqx.nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("module", "adapter"),
+    [
+        (Linen(), "from_linen"),
+        (Nnx(nnx.Rngs(0)), "from_nnx"),
+        (eqx.nn.MLP(3, 2, 5, 1, key=jax.random.key(0)), "from_equinox"),
+    ],
+    ids=["linen", "nnx", "equinox"],
+)
+def test_a_module_given_as_it_is_is_told_of_its_adapter(module: Any, adapter: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"not a function of \(params, x\); take apply, params = isles\.{adapter}"
+    ):
+        isles.classification(module, isles.Gaussian(like=np.zeros(3)), X, Y)

@@ -38,6 +38,15 @@ PROBLEM = isles.Problem(isles.Gaussian(like=np.zeros(2)), lambda theta: -jnp.sum
         (lambda: isles.SMC(ess_fraction=1.0), "ess_fraction=1.0 must lie strictly between 0 and 1"),
         (lambda: isles.SMC(ess_fraction=float("nan")), "ess_fraction=nan"),
         (lambda: isles.SMC(schedule=[0.5, 0.2, 1.0]), r"schedule=\[0.5, 0.2, 1\] must rise from above 0"),
+        (
+            lambda: isles.SMC(schedule=[0.1, 1], ess_fraction=0.9),
+            "ess_fraction=0.9 chooses temperings, and schedule=",
+        ),
+        (
+            lambda: isles.sample(PROBLEM, isles.SMC(), islands="4"),
+            "islands='4' must be a whole number of type int",
+        ),
+        (lambda: isles.Gaussian(like=np.zeros(2), std={"a": 1.0}), "std for parameter array is .*; give numbers"),
         (lambda: isles.SMC("hmc"), "kernel='hmc' must be a kernel such as isles.HMC"),
         (lambda: isles.SMC(isles.HMC), r"kernel=HMC is a class; make one: HMC\(\)"),
         (lambda: isles.MCMC("hmc"), "kernel='hmc' must be a kernel"),

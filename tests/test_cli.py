@@ -126,6 +126,11 @@ def test_help_status_and_mistakes_need_no_jax(finished: Path) -> None:
         ("slurm x a:b --sbatch --array=1-5", "is set by isles"),
         ("slurm x", "PROBLEM is missing"),
         ("block x one", "valid integer"),
+        ("run digits --model mlp --hidden 0 --folder x", "hidden=0 must be at least 1"),
+        ("run named_problems:hills --folder x --engine serial --workers 1", 'workers=1 needs engine="local"'),
+        ("run named_problems:hills --folder x --mass fisher", "mass='fisher'"),
+        ("run named_problems:hills --folder x --kernel stretch --particles 9", "9"),
+        ("run named_problems:hills --folder x --sampler ais --kernel stretch", "use isles.SMC, or another kernel"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(

@@ -272,7 +272,9 @@ def test_a_network_of_ones_own_is_given_back_by_the_problem(curve: Path, tmp_pat
     dataclasses.replace(posterior, likelihood=mine).save(file)
     Path(inputs).write_text("0.5\n")
     assert "cannot hold your network" in error_of(capsys, "predict", file, inputs, code=1)
-    assert main(["predict", file, inputs, "--problem", "named_problems:own"]) == 0
+    other = error_of(capsys, "predict", file, inputs, "--problem", "named_problems:own", code=1)
+    assert "network, noise or data are not those of the run" in other  # its noise is another one
+    assert main(["predict", file, inputs, "--problem", "named_problems:own?noise=0.2"]) == 0
     mean = float(capsys.readouterr().out.splitlines()[1].split(",")[0])
     assert mean == pytest.approx(posterior.predict([[0.5]]).mean[0], rel=1e-4)
     dataclasses.replace(posterior, likelihood=None).save(file)
@@ -302,6 +304,27 @@ def test_a_run_remembers_where_its_network_is(curve: Path, tmp_path: Path, capsy
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------
+
+
+def test_evidences_of_different_data_are_not_to_be_compared(curve: Path, tmp_path: Path, capsys: Any) -> None:
+    command = [
+        *DIGITS,
+        "--particles",
+        "8",
+        "--mutations",
+        "1",
+        "--leapfrogs",
+        "2",
+        "--folder",
+        str(tmp_path / "d"),
+    ]
+    assert main(command) == 0
+    capsys.readouterr()
+    said = "different data: their log evidences cannot be compared"
+    assert main(["compare", str(curve), str(tmp_path / "d"), "--json"]) == 0
+    assert said in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "d")]) == 0
+    assert said not in capsys.readouterr().err
 
 
 def test_runs_stand_side_by_side(digits: Path, curve: Path, tmp_path: Path, capsys: Any) -> None:

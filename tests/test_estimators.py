@@ -204,6 +204,12 @@ def test_bad_input_is_refused_before_sampling() -> None:
         fit(np.where(X > 1, np.nan, X) * np.array([np.nan, 1]), y)
     with pytest.raises(ValueError, match=r"Unknown label type: continuous"):
         fit(X, y + 0.5 * RNG.normal(size=10))
+    with pytest.raises(ValueError, match=r"mutations=7 is a setting of the usual sampler, and sampler= is given"):
+        isles.IslesRegressor(mutations=7, sampler=isles.SMC()).fit(X, y)
+    with pytest.raises(TypeError, match="standardise='no' must be True or False"):
+        isles.IslesClassifier(standardise="no").fit(X, y)
+    with pytest.raises(TypeError, match=r"y has dtype <U1, and targets must be numbers"):
+        isles.IslesRegressor().fit(X, np.array(["a"] * 10))
     with pytest.raises(ValueError, match=r"prior_std=-1\.0 must be positive"):
         isles.IslesClassifier(prior_std=-1.0).fit(X, y)
     with pytest.raises(ValueError, match=r"noise='lerned' .* did you mean 'learned'"):

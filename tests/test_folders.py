@@ -296,3 +296,36 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     ):
         begin(tmp_path)
     begin(tmp_path)
+
+
+def test_another_problem_than_the_runs_own_is_refused(tmp_path: Path) -> None:
+    """Its predictions would be wrong, and nothing in them would show it: network, noise and data count."""
+    tanh, sine = (lambda w, x, bend=bend: bend(x @ w["a"]) @ w["b"] for bend in (jnp.tanh, jnp.sin))
+    x, y = np.random.default_rng(2).normal(size=(2, 20, 2))
+    y = y[:, 0]
+    like = isles.Gaussian({"a": np.zeros((2, 4)), "b": np.zeros((4,))})
+    problem = lambda apply=tanh, noise=0.5, y=y: isles.regression(apply, like, x, y, noise_std=noise)
+    sampler = isles.MCMC(isles.HMC(leapfrogs=2), chains=2, burn_in=5)
+    run = isles.sample(problem(), sampler, islands=2, folder=tmp_path / "run")
+    run.save(tmp_path / "file")
+    for read in (isles.load, isles.merge):
+        assert read(tmp_path / "run", problem=problem()).likelihood is not None
+        for other in (problem(sine), problem(noise=0.6), problem(y=y[::-1].copy())):
+            with pytest.raises(
+                ValueError, match=r"gives a draw the log-likelihood .*not those of the run.* apply="
+            ):
+                read(tmp_path / "run", problem=other)
+    with pytest.raises(ValueError, match="not those of the run"):
+        isles.load(tmp_path / "file", problem=problem(sine))
+    none = isles.sample(problem(), sampler, islands=2, keep="none")
+    none.save(tmp_path / "none")
+    assert isles.load(tmp_path / "none", problem=problem(sine)).positions is None  # nothing to predict with
+
+
+def test_a_folder_with_other_files_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(isles.FolderError, match=r"holds other files \(mine\.txt\)"):
+        isles.sample(Evaluations().problem(), QUICK, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(isles.FolderError, match=r"mine\.txt is a file; give a new folder"):
+        isles.sample(Evaluations().problem(), QUICK, folder=tmp_path / "mine.txt")

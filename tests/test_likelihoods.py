@@ -159,13 +159,36 @@ class TestRegression:
             ({"noise_std": "guessed"}, "noise_std='guessed' must be a number, 'learned', 'predicted' or a"),
             ({"noise_std": 0.0}, "noise_std=0.0 must be positive and finite"),
             ({"noise_std": np.nan}, "noise_std=nan must be positive and finite"),
+            ({"noise_std": 1e-46}, "noise_std=1e-46 is 0.0 in float32; scale y"),
             ({"y": 1.0}, "y has shape ()"),
+            ({"y": np.full(ROWS, 1e39)}, f"y holds {ROWS} values that are not finite in float32"),
         ],
     )
     def test_what_does_not_fit_is_refused(self, change: Any, message: str) -> None:
         arguments = {"x": X, "y": Y, "noise_std": 1.0} | change
         with pytest.raises(ValueError, match=re.escape(message)):
             regression(lambda w, x: x @ w, STANDARD, **arguments)
+
+    def test_targets_that_are_text_are_refused(self) -> None:
+        with pytest.raises(TypeError, match=r"y has dtype <U1; convert it to numbers first"):
+            regression(lambda w, x: x @ w, STANDARD, X, ["a"] * ROWS, noise_std=1.0)
+
+    @pytest.mark.parametrize(
+        ("apply", "message"),
+        [
+            (lambda w, x: jnp.round(x @ w).astype(int), r"apply returns dtype int32; .* must be floating point"),
+            (lambda w, x: x @ w > 0, r"apply returns dtype bool; .* must be floating point"),
+            (lambda w, x: np.asarray(x) @ np.asarray(w), r"write apply with jax\.numpy alone, without NumPy"),
+            (lambda w, x: x @ w if w[0] > 0 else x @ -w, r"without Python's if and float\(\) on values"),
+            (lambda w: w, r"write it as a function of both, apply\(params, x\)"),
+            (lambda w, x: x @ w[:2], r"the prior's like= and the network's input width must fit x"),
+        ],
+    )
+    def test_a_network_that_is_no_network_is_told_what_to_change(self, apply: Any, message: str) -> None:
+        with pytest.raises((TypeError, ValueError), match=message):
+            regression(apply, STANDARD, X, Y, noise_std=2.9)
+        with pytest.raises((TypeError, ValueError), match=message):
+            isles.classification(apply, STANDARD, X, np.arange(ROWS) % 2)
 
     def test_features_that_are_objects_are_refused(self) -> None:
         with pytest.raises(TypeError, match="x holds Python objects"):

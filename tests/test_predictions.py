@@ -29,10 +29,12 @@ def posterior_of(problem: isles.Problem, islands: int = 3, draws: int = 20, seed
     shape = (islands, draws)
     log_weights = rng.normal(size=shape)
     log_weights[0, 0] = -np.inf
+    positions = rng.normal(size=(*shape, problem.dimension)).astype(np.float32)
+    states = jax.vmap(jax.vmap(lambda position: problem.evaluate(position, gradient=False)))(positions)
     return isles.Posterior(
-        layout=problem.layout,
-        positions=rng.normal(size=(*shape, problem.dimension)).astype(np.float32),
-        log_prior=np.zeros(shape), log_likelihood=np.zeros(shape), log_weights=log_weights,
+        layout=problem.layout, positions=positions,
+        log_prior=np.asarray(states.log_prior), log_likelihood=np.asarray(states.log_likelihood),
+        log_weights=log_weights,
         island_log_evidence=rng.normal(size=islands), chain_shape=None, shared_start=False, trace={},
         epochs=isles.Epochs(1, islands * draws), nonfinite=np.zeros(islands), dead=np.zeros(islands),
         island_sums={}, island_sum_weights=np.zeros(islands), sampler="by hand", adaptive=True,

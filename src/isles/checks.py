@@ -20,6 +20,10 @@ class DeadWorkerError(RuntimeError):
     """Worker processes died on the same block again and again."""
 
 
+class SettingsError(ValueError):
+    """Settings of a run that do not go together; nothing was begun."""
+
+
 class UnknownProblemError(ValueError):
     """A name of a problem leads to none."""
 

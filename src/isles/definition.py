@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isles import adapt, agreement, ascent, checks, devices, kernels, keys, references, samplers
-from isles.checks import FolderError, UnknownProblemError
+from isles.checks import FolderError, SettingsError, UnknownProblemError
 from isles.fingerprints import fingerprint, fingerprint_function
 from isles.layout import Params
 from isles.likelihoods import known
@@ -156,12 +156,16 @@ def define(
         raise TypeError(f"problem={problem!r} must be an isles.Problem; build one with isles.Problem(prior, ...)")
     if isinstance(sampler, type) or not hasattr(sampler, "advance"):
         raise TypeError(f"sampler={sampler!r} must be a sampler such as isles.SMC(...)")
-    numbers = None if not isinstance(islands, Sequence) else check_numbers(islands)
+    named = isinstance(islands, Sequence) and not isinstance(islands, str)
+    numbers = check_numbers(islands) if named else None  # type: ignore[arg-type]
     islands = checks.count("islands", islands if numbers is None else len(numbers))
     keys.check_seed(seed)
     if chunk_rows is not None:
         problem = problem.with_chunk_rows(chunk_rows)
-    sampler.check(problem, output)
+    try:
+        sampler.check(problem, output)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
     check_memory(problem, sampler)
     if islands_per_block is None:
         islands_per_block = default_islands_per_block(problem, sampler, islands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -77,7 +78,9 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         network = MLP(x.shape[1], self.hidden, outputs, self.activation)
         model = build(network, self.prior_std, bias_prior_std=self.bias_prior_std, **noise)
         wide, sampler = model.widened(), self.sampler
-        if sampler is None:
+        if sampler is not None:
+            self._check_sampler()
+        else:
             kernel = HMC(leapfrogs=self.leapfrogs, target_acceptance=0.9, mass=wide.masses())
             sampler = SMC(kernel, self.particles, self.mutations)
         found = sample(
@@ -90,6 +93,15 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             progress=bool(self.verbose),
         )
         self.posterior_ = unpad(found, model)
+
+    def _check_sampler(self) -> None:
+        """Raise if settings of the usual sampler were given beside one of the user's."""
+        usual = inspect.signature(type(self)).parameters
+        for name in ("particles", "mutations", "leapfrogs"):
+            if (value := getattr(self, name)) != usual[name].default:
+                raise ValueError(
+                    f"{name}={value!r} is a setting of the usual sampler, and sampler= is given; set it on that"
+                )
 
     def _predict(self, X: Any) -> tuple[Any, int]:
         """The predictive distribution at rows X and more that fill them up, and the number of rows."""
@@ -244,6 +256,8 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> IslesRegressor:
         """Sample the posterior given rows X (n, features) and their targets y, (n,) or (n, outputs)."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, multi_output=True, y_numeric=True)
+        if y.dtype.kind not in "biuf":
+            raise TypeError(f"y has dtype {y.dtype}, and targets must be numbers; for labels take IslesClassifier")
         noise = checks.choice("noise", self.noise, ["learned", "predicted"])
         self.y_mean_, self.y_scale_ = _scales(y, self.standardise)
         scaled = ((y - self.y_mean_) / self.y_scale_).astype(np.float32)
@@ -264,6 +278,8 @@ class IslesRegressor(RegressorMixin, _Network):  # type: ignore[misc]
 
 def _scales(values: Floats, standardise: bool) -> tuple[Any, Any]:
     """Mean and standard deviation of each column, 1 where a column is constant; 0 and 1 if not to be scaled."""
+    if not isinstance(standardise, bool | np.bool_):
+        raise TypeError(f"standardise={standardise!r} must be True or False")
     if not standardise:
         return 0.0, 1.0
     mean, std = values.mean(axis=0), values.std(axis=0)

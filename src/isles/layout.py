@@ -106,7 +106,12 @@ class Layout:
             ) from None
         pieces = []
         for leaf, path, shape in zip(leaves, self.names, self.shapes, strict=True):
-            array = np.asarray(leaf, np.float64)
+            try:
+                array = np.asarray(leaf, np.float64)
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"{name} for parameter {path or 'array'} is {leaf!r}; give numbers, in the structure of like="
+                ) from None
             try:
                 pieces.append(np.broadcast_to(array, shape).ravel())
             except ValueError:

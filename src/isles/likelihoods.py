@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from isles import checks
+from isles.data_checks import check_inputs, check_labels, check_targets, output_shape
 from isles.layout import Params
 from isles.preparing import OfNetwork
 from isles.priors import Gaussian, PriorLike, flat_prior
@@ -241,7 +242,7 @@ def classification(
     12
     """
     x = check_inputs(x)
-    logits = _output_shape(apply, prior, x)
+    logits = output_shape(apply, prior, x)
     binary = logits in [(len(x),), (len(x), 1)]
     if not binary and (len(logits) != 2 or logits[0] != len(x)):
         raise ValueError(
@@ -290,7 +291,9 @@ def regression(
     y = check_targets(y, len(x))
     if not isinstance(noise_std, str) and not callable(noise_std):
         noise_std = checks.positive("noise_std", noise_std)
-    returned, expected = _output_shape(apply, prior, x), y.shape
+        if not 0 < (rounded := np.asarray(noise_std).astype(flat_prior(prior).layout.dtype)) < np.inf:
+            raise ValueError(f"noise_std={noise_std} is {rounded} in {rounded.dtype}; scale y and noise_std")
+    returned, expected = output_shape(apply, prior, x), y.shape
     if noise_std == "predicted":
         expected = (len(y), 2 * (y.size // len(y)))
     if returned != expected and not (noise_std != "predicted" and np.prod(returned) == y.size == len(y)):
@@ -303,65 +306,6 @@ def regression(
     return Problem(prior, likelihood, data=(x, y), chunk_rows=chunk_rows)
 
 
-def check_inputs(x: Any, row: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
-    """Inputs as an array of finite numbers, whose rows have the shape `row` if it is given."""
-    try:
-        x = np.asarray(x)
-    except ValueError as error:
-        raise ValueError(f"x is not an array: {error}; give rows of equal shapes") from None
-    if x.dtype == object:
-        raise TypeError("x holds Python objects; convert it to a numeric array first")
-    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
-        raise TypeError(f"x has dtype {x.dtype}; convert it to numbers first")
-    if x.ndim == 0 or len(x) == 0:
-        raise ValueError(f"x has shape {x.shape}; it needs rows, one a datum")
-    if row is not None and x.shape[1:] != row:
-        raise ValueError(
-            f"x has shape {x.shape}, but the network was given rows of shape {row}; "
-            f"x must have shape (rows{''.join(f', {size}' for size in row)}{'' if row else ','})"
-            + (": x[None] for a single row" if x.shape == row else "")
-        )
-    if np.issubdtype(x.dtype, np.floating):
-        working = jax.dtypes.canonicalize_dtype(x.dtype)
-        with np.errstate(over="ignore"):
-            bad = np.count_nonzero(~np.isfinite(x.astype(working)))
-        if bad:
-            raise ValueError(f"x holds {bad} values that are not finite in {working}; impute or remove them first")
-    return x
-
-
-def check_labels(y: Any, rows: int, classes: int) -> np.ndarray[Any, Any]:
-    """Labels (rows,) as int32 in 0..classes−1."""
-    y = np.asarray(y)
-    if y.shape != (rows,):
-        hint = ": y.ravel()?" if y.size == rows else "; give a label for each row"
-        raise ValueError(f"y has shape {y.shape}; {rows} rows of x need labels of shape ({rows},){hint}")
-    if y.dtype.kind not in "biuf" or not (y == np.floor(y)).all():
-        raise ValueError(f"labels must be whole numbers 0, 1, ..., got dtype {y.dtype}; encode them first")
-    if y.min() < 0 or y.max() >= classes:
-        raise ValueError(
-            f"labels run from {y.min()} to {y.max()}, but the network has {classes} classes; "
-            f"labels must lie in 0..{classes - 1}"
-        )
-    return y.astype(np.int32)
-
-
-def check_targets(y: Any, rows: int, row: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
-    """Targets as finite floats, one row for each row of x; of the shape `row` if it is given."""
-    y = np.asarray(y, float)
-    if y.ndim == 0:
-        raise ValueError(f"y has shape (); {rows} rows of x need as many targets")
-    if len(y) != rows:
-        raise ValueError(f"x has {rows} rows and y has {len(y)}; they must match")
-    if row is not None and y.shape[1:] != row:
-        raise ValueError(f"y has shape {y.shape}; it must have shape {(rows, *row)}")
-    if not np.isfinite(y).all():
-        raise ValueError(
-            f"y holds {np.count_nonzero(~np.isfinite(y))} values that are not finite; remove those rows"
-        )
-    return y
-
-
 def with_noise_parameter(prior: Gaussian | PriorLike) -> Gaussian:
     """The prior of `{"network": ..., "log_noise_std": ()}`, with log std ~ N(0, 1)."""
     if not isinstance(prior, Gaussian) or prior.dense:
@@ -372,22 +316,3 @@ def with_noise_parameter(prior: Gaussian | PriorLike) -> Gaussian:
     mean, std = prior.layout.unravel(prior.mean), prior.layout.unravel(prior.factor)
     like = {"network": prior.layout.struct(), "log_noise_std": jax.ShapeDtypeStruct((), prior.layout.dtype)}
     return Gaussian(like, {"network": mean, "log_noise_std": 0.0}, {"network": std, "log_noise_std": 1.0})
-
-
-def _output_shape(apply: Apply, prior: Gaussian | PriorLike, x: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    if not callable(apply):
-        raise TypeError(f"apply={apply!r} must be a function of (params, x)")
-    params = flat_prior(prior).layout.struct()
-    struct = jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
-    try:
-        output = jax.eval_shape(apply, params, struct)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise ValueError(
-            f"apply(params, x) fails for x of shape {x.shape} and parameters of the prior's shapes: {error!r}; "
-            f"the prior's like= and the network's input width must fit x"
-        ) from error
-    if not hasattr(output, "shape"):
-        raise TypeError(
-            f"apply returns {type(output).__name__}; it must return one array, a row for each row of x"
-        )
-    return tuple(output.shape)

@@ -329,7 +329,10 @@ def load(
     else:
         like, likelihood = problem.layout.struct(), known(problem)
     values = saving.unpack(tensors, facts, like)
-    return Posterior(**values | {"likelihood": likelihood, "epochs": Epochs(*facts["epochs"])})
+    posterior = Posterior(**values | {"likelihood": likelihood, "epochs": Epochs(*facts["epochs"])})
+    if problem is not None:
+        saving.check_problem(posterior, problem)
+    return posterior
 
 
 def merge(

@@ -19,9 +19,10 @@ from jax import Array
 from jax.scipy.special import ndtr, ndtri
 
 from isles import cache, checks, weights
+from isles.data_checks import check_inputs, check_labels, check_targets
 from isles.intermediates import intermediate_bytes
 from isles.layout import Layout, StaticFunction
-from isles.likelihoods import GaussianNoise, Likelihood, check_inputs, check_labels, check_targets
+from isles.likelihoods import GaussianNoise, Likelihood
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -148,6 +148,11 @@ class Custom:
         value = jnp.asarray(self.prior.log_prob(self.layout.unravel(vector)), self.layout.dtype)
         return jnp.where(jnp.isnan(value) | (value == jnp.inf), -jnp.inf, value)
 
+    def is_broken(self, vector: Array) -> Array:
+        """Whether the density of a vector is no number: NaN, or +inf."""
+        value = jnp.asarray(self.prior.log_prob(self.layout.unravel(vector)))
+        return jnp.isnan(value) | (value == jnp.inf)
+
     def log_ratio(self, new: Array, old: Array) -> Array:
         """log p(new) − log p(old)."""
         return self.log_density(new) - self.log_density(old)

@@ -257,7 +257,8 @@ class Problem:
         """One epoch: the likelihood over all rows, and its gradient if asked for.
 
         NaN, +inf and a non-finite gradient become a likelihood of zero with `nonfinite` set, so that a bad
-        number can never win a weight or an acceptance. −inf is a legitimate zero likelihood.
+        number can never win a weight or an acceptance; so do NaN and +inf of the prior's density. −inf is a
+        legitimate zero.
         """
         params = self.layout.unravel(position)
         if gradient:
@@ -271,9 +272,13 @@ class Problem:
             value, low, _ = self._sum_over_rows(function, params)
             slope, unusable = None, jnp.bool_(False)
         nonfinite = jnp.isnan(value) | (value == jnp.inf) | unusable
+        log_prior = self.prior.log_density(position)
+        if isinstance(self.prior, Custom):  # what has no density a priori must not win by its likelihood
+            nonfinite |= self.prior.is_broken(position)
+            value = jnp.where(log_prior > -jnp.inf, value, -jnp.inf)
         value = jnp.where(nonfinite, -jnp.inf, value)
         low = jnp.where(jnp.isfinite(low) & jnp.isfinite(value), low, 0.0)
-        return State(position, self.prior.log_density(position), value, low, slope, nonfinite)
+        return State(position, log_prior, value, low, slope, nonfinite)
 
     def sum_matrix(self, function: Callable[..., Array], position: Array, row_bytes: int = 0) -> Array:
         """Σ over rows of function(params, batch) -> (d, d), such as a Fisher information; zeros if not finite.

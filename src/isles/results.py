@@ -19,7 +19,7 @@ from isles.likelihoods import Apply, Likelihood, known
 from isles.posterior import Posterior
 from isles.problem import Problem
 from isles.samplers.block import BlockResult, Sampler
-from isles.saving import rebuild
+from isles.saving import check_problem, rebuild
 from isles.store.folder import RunFolder
 from isles.store.trees import read_layout
 
@@ -65,9 +65,12 @@ def merge(
             f"finished; isles.resume({os.fspath(folder)!r}, ...) finishes them, allow_partial=True does without"
         )
     results = [result for result in found.values() if result is not None]
-    return merge_found(
+    posterior = merge_found(
         layout, likelihood, sampler, results, settings["keep"], seed=settings["seed"], missing=missing
     )
+    if problem is not None:
+        check_problem(posterior, problem)
+    return posterior
 
 
 def load(

@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from isles import cache, checks, devices, progress, results
-from isles.checks import DeadWorkerError, IslesWarning
+from isles.checks import DeadWorkerError, IslesWarning, SettingsError
 from isles.definition import Definition, check_agreement, check_output, define, digest, read_sampler, reopen
 from isles.engines.blocks import CHECKPOINT_SECONDS, Work
 from isles.engines.ledger import Budget, Ledger, hearing_interrupts
@@ -306,9 +306,9 @@ def choose_engine(
             raise TypeError(f"engine={engine!r} must be a name, or an engine such as isles.Ray(cpus=1)")
         for name, value in (("workers", workers), ("retries", retries)):
             if value is not None:
-                raise ValueError(f"{name}={value!r} is for engines by name; set it on {engine!r}")
+                raise SettingsError(f"{name}={value!r} is for engines by name; set it on {engine!r}")
         if threads is not None and threads != engine.threads:
-            raise ValueError(f"threads={threads!r} and {engine!r} disagree; set it on the engine")
+            raise SettingsError(f"threads={threads!r} and {engine!r} disagree; set it on the engine")
         return engine
     if engine is not None:
         checks.choice("engine", engine, ["serial", "local", "ray"])
@@ -317,10 +317,12 @@ def choose_engine(
     if engine is None and here:
         for name, value in (("threads", threads), ("workers", workers)):
             if value is not None:
-                raise ValueError(f'{name}={value!r} is for worker processes; add engine="local", or leave it out')
+                raise SettingsError(
+                    f'{name}={value!r} is for worker processes; add engine="local", or leave it out'
+                )
         return Here()
     if workers is not None and engine not in (None, "local"):
-        raise ValueError(f'workers={workers!r} needs engine="local", got engine={engine!r}; change one of them')
+        raise SettingsError(f'workers={workers!r} needs engine="local", got engine={engine!r}; change one of them')
     threads = checks.count("threads", 1 if threads is None else threads)
     retries = 2 if retries is None else retries
     if engine == "ray":

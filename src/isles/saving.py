@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import jax
 import numpy as np
 
 from isles import models, store
@@ -20,7 +21,9 @@ from isles.store.trees import describe_layout, read_layout
 
 if TYPE_CHECKING:
     from isles.posterior import Posterior
+    from isles.problem import Problem
 
+ROUNDING = 2e-3  # of a log-likelihood and its rows, on other devices or with products in fewer bits
 NETWORKS: dict[str, Any] = {"MLP": models.MLP, "CNN": models.CNN}
 
 
@@ -87,6 +90,26 @@ def unpack(tensors: store.Tensors, facts: dict[str, Any], like: Params = None) -
         "missing": tuple(facts["missing"]),
         "warnings": tuple(facts["warnings"]),
     }
+
+
+def check_problem(posterior: Posterior, problem: Problem) -> None:
+    """Raise if a draw has another likelihood under the problem than it had when it was drawn.
+
+    One evaluation. Other machines round otherwise, so small differences are let pass.
+    """
+    alive = np.argwhere(np.isfinite(posterior.log_likelihood) & np.isfinite(posterior.log_weights))
+    if posterior.positions is None or not len(alive):
+        return
+    island, draw = alive[0]
+    had = float(posterior.log_likelihood[island, draw])
+    position = jax.numpy.asarray(posterior.positions[island, draw], problem.dtype)
+    has = float(problem.evaluate(position, gradient=False).log_likelihood)
+    if not abs(has - had) <= ROUNDING * (abs(had) + problem.rows + 1):
+        raise ValueError(
+            f"problem= gives a draw the log-likelihood {has:.6g}, which had {had:.6g} when it was drawn: its "
+            f"network, noise or data are not those of the run; give the problem that was sampled, or its network "
+            f"alone as apply="
+        )
 
 
 def describe(likelihood: Likelihood | None) -> dict[str, Any] | None:

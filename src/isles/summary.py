@@ -133,13 +133,23 @@ def find_warnings(posterior: Posterior, sampler: Sampler) -> list[str]:
     if "unique_ancestors" in trace and draws >= 20:
         fewest = int(np.nanmin(trace["unique_ancestors"]))
         if fewest < max(2, draws / 20):
-            found.append(f"a stage went on from {fewest} of {draws} particles: raise particles or ess_fraction")
+            more = (
+                "particles or ess_fraction"
+                if getattr(sampler, "schedule", None) is None
+                else ("particles, or give a finer schedule")
+            )
+            found.append(f"a stage went on from {fewest} of {draws} particles: raise {more}")
     bad, total = int(posterior.nonfinite.sum()), posterior.epochs.total
     if bad:
         found.append(
             f"{bad} of {total} likelihood evaluations gave NaN, +inf or a non-finite gradient; "
             f"they count as likelihood zero"
-            + (" (so few are usually divergent trajectories, which are rejected)" if bad < 1e-3 * total else "")
+            + (
+                " (so few are usually divergent trajectories, which are rejected)"
+                if bad < 1e-3 * total
+                else ": shorter steps (a smaller step_size, or target_acceptance=0.8) help if they diverge; "
+                "where draws of the prior give them, too, look for log and / of zero in network and prior"
+            )
         )
     if posterior.rounding > 0.1:
         found.append(
@@ -292,6 +302,8 @@ def _kinship(trace: Mapping[str, np.ndarray[Any, Any]], remedy: str) -> list[str
 
 def _rise(posterior: Posterior, sampler: MCMC) -> list[str]:
     """Whether log-likelihoods were still rising when the draws were taken."""
+    if sampler.burn_in == 0 and sampler.draws == 1:
+        return ["too short: burn_in=0 and draws=1 make no step, so draws are where chains began: raise burn_in"]
     trace = posterior.trace.get("log_likelihood")
     half = sampler.burn_in // 2
     if trace is None or half < 10:

@@ -97,6 +97,9 @@ def compare(
         for name, posterior in posteriors.items():
             x, y = arrays.read_test(test, data, arrays.row_shape(posterior)) or ((), ())
             facts[name] |= metrics.evaluate(posterior.predict(x), y)
+    weighed = [Path(name) for name, posterior in posteriors.items() if posterior.log_evidence is not None]
+    if len(set(filter(None, map(data_of, weighed)))) > 1:
+        output.show_warning("these runs are of different data: their log evidences cannot be compared")
     if json:
         key = lambda text: text.replace(",", "").replace(" ", "_")
         named = {name: {key(fact): value for fact, value in found.items()} for name, found in facts.items()}
@@ -109,6 +112,15 @@ def compare(
     for name, posterior in posteriors.items():
         for message in posterior.warnings:
             output.show_warning(f"{name}: {message}")
+
+
+def data_of(run: Path) -> str | None:
+    """The checksum of the data that a run was begun with; a file does not hold it."""
+    from isles.store.folder import RunFolder
+
+    if not run.is_dir():
+        return None
+    return str(RunFolder(run).definition().facts["problem"].get("data"))
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from isles.checks import PartialRunError, UnknownProblemError
+from isles.checks import PartialRunError, SettingsError, UnknownProblemError
 
 HELP = """Bayesian deep learning by parallel SMC and parallel MCMC.
 
@@ -28,7 +28,7 @@ or it is a data set with a built-in model.
     isles merge runs/mnist --json
 
 Exit codes: **0** done, **1** error, **2** mistake in the command, **3** result partial or budget ended,
-**75** stopped by a signal after a checkpoint (the same command goes on), **130** interrupted.
+**75** (of isles block) stopped by a signal after a checkpoint, **130** interrupted.
 """
 
 
@@ -80,7 +80,7 @@ def exit_code(error: BaseException) -> int:
     """How a command ends that raised this."""
     if isinstance(error, PartialRunError):
         return ExitCode.PARTIAL
-    if isinstance(error, UnknownProblemError):
+    if isinstance(error, UnknownProblemError | SettingsError):
         return ExitCode.USAGE
     return int(getattr(error, "exit_code", ExitCode.ERROR))
 

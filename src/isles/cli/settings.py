@@ -117,9 +117,10 @@ def _widths(name: str, value: Any) -> tuple[int, ...]:
     """Whole numbers as a list, as one number, or as text with commas."""
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     try:
-        return tuple(checks.count(name, int(item) if isinstance(item, str) else item) for item in items)
+        numbers = [int(item) if isinstance(item, str) else item for item in items]
     except ValueError:
         raise ValueError(f"{name}={value!r} must be whole numbers with commas between them, as 64,32") from None
+    return tuple(checks.count(name, number) for number in numbers)
 
 
 def _rate(name: str, value: Any) -> float:

@@ -261,9 +261,10 @@ def describe_dead(
     total = int(dead.sum()) * alive.shape[1]
     named = ", ".join(map(str, islands[dead][:5])) + (", ..." if dead.sum() > 5 else "")
     cause = (
-        f"{bad} of {total} gave NaN, +inf or a non-finite gradient; evaluate log_likelihood(prior.sample(key)) "
-        f"to find the operation that does"
+        f"{bad} of {total} gave NaN, +inf or a non-finite gradient; look for NaN in the data, then evaluate the "
+        f"likelihood and the prior's log_prob at prior.sample(key) to find the operation that does"
         if bad
-        else f"all {total} have likelihood zero; widen the likelihood, narrow the prior or raise particles"
+        else f"all {total} have a likelihood or prior density of zero; widen the likelihood, narrow the prior, "
+        f"raise particles, or check that the prior's sample and log_prob belong together"
     )
     return f"island {named}: no prior draw has a usable likelihood (stage 0): {cause}"

@@ -65,6 +65,10 @@ class SMC(Tempered):
         checks.count("particles", self.particles)
         path.check_mutations(self.mutations)
         checks.fraction("ess_fraction", self.ess_fraction)
+        if self.schedule is not None and self.ess_fraction != SMC.ess_fraction:
+            raise ValueError(
+                f"ess_fraction={self.ess_fraction} chooses temperings, and schedule= gives them; leave one out"
+            )
         if self.schedule is not None:
             object.__setattr__(self, "schedule", tuple(path.check_schedule("schedule", self.schedule)))
         checks.choice("resampling", self.resampling, weights.RESAMPLING)

@@ -58,11 +58,7 @@ class RunFolder:
         """Begin a run in a folder that is empty or does not exist."""
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            strangers = sorted(entry.name for entry in self.path.iterdir() if not _ours(entry.name))
-        if strangers:
-            raise FolderError(
-                f"{self.path} holds other files ({', '.join(strangers[:3])}); give a new folder, or an empty one"
-            )
+        self._check_strangers()
         if tensors:
             files.write(self.path / "run.safetensors", tensors, {})
         files.write_json(self.path / "run.json", {"has_tensors": bool(tensors), **definition})
@@ -84,9 +80,23 @@ class RunFolder:
         """The folder of one block."""
         return BlockFolder(self.path / "blocks" / f"{number:04d}")
 
+    def _check_strangers(self) -> None:
+        """Raise if a folder without a run holds what isles did not write."""
+        with files.writing(self.path):
+            if self.holds_run or not self.path.exists():
+                return
+            if not self.path.is_dir():
+                raise FolderError(f"{self.path} is a file; give a new folder, or an empty one")
+            strangers = sorted(entry.name for entry in self.path.iterdir() if not _ours(entry.name))
+        if strangers:
+            raise FolderError(
+                f"{self.path} holds other files ({', '.join(strangers[:3])}); give a new folder, or an empty one"
+            )
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from running this folder."""
+        self._check_strangers()  # before a lock is left among them
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with _lock(self.path / "lock", patience=0.0):
