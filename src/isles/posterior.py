@@ -315,7 +315,8 @@ def load(
 
     Args:
         path: the file.
-        problem: what was sampled; brings back the likelihood and the structure of the parameters.
+        problem: what was sampled, and no other: a draw is evaluated to see that. It brings back the likelihood and
+            the structure of the parameters.
         apply: the network that `isles.classification` or `isles.regression` was given.
         like: parameters of the same structure; needed where they are not made of dicts, lists and tuples.
     """
