@@ -192,6 +192,7 @@ def conduct(
         place = None
         if folder is not None:
             place = RunFolder(folder)
+            place.check_strangers()  # before a lock is left among them
             stack.enter_context(place.locked())
             written = definition.write()
             agree(place, written)

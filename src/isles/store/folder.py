@@ -58,7 +58,7 @@ class RunFolder:
         """Begin a run in a folder that is empty or does not exist."""
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self._check_strangers()
+        self.check_strangers()
         if tensors:
             files.write(self.path / "run.safetensors", tensors, {})
         files.write_json(self.path / "run.json", {"has_tensors": bool(tensors), **definition})
@@ -80,7 +80,7 @@ class RunFolder:
         """The folder of one block."""
         return BlockFolder(self.path / "blocks" / f"{number:04d}")
 
-    def _check_strangers(self) -> None:
+    def check_strangers(self) -> None:
         """Raise if a folder without a run holds what isles did not write."""
         with files.writing(self.path):
             if self.holds_run or not self.path.exists():
@@ -96,7 +96,6 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from running this folder."""
-        self._check_strangers()  # before a lock is left among them
         with files.writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         with _lock(self.path / "lock", patience=0.0):
