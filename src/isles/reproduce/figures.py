@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from isles.reproduce.tables import Cell
 
 SCORES = {"accuracy": "accuracy, %", "nll": "NLL a datum"}
 ABREAST = 4  # panels of one row
+TITLE_WIDTH = 30  # letters of a line above a panel
 
 
 def write(experiment: Experiment, found: list[Cell]) -> None:
@@ -55,7 +58,7 @@ def over_islands(experiment: Experiment, found: list[Cell]) -> Any:
         band, column = divmod(place, columns)
         for axis, metric in zip(axes[2 * band : 2 * band + 2, column], SCORES, strict=True):
             _over_islands(axis, mine, metric, colours_of(experiment))
-        axes[2 * band, column].set_title(group)
+        axes[2 * band, column].set_title(fill(group, TITLE_WIDTH))
         axes[2 * band + 1, column].set_xlabel("P")
     for band in range(bands):
         for row, label in enumerate(SCORES.values()):
@@ -129,6 +132,12 @@ def has_synopsis(experiment: Experiment, found: Sequence[Cell]) -> bool:
 def about_synopsis(experiment: Experiment, found: Sequence[Cell]) -> str:
     """What it shows."""
     most = f"each with the most islands that were run ({_most_of_each(experiment, found)})"
+    others = [group for group, mine in shown(experiment, found).items() if _islands_run(mine)]
+    others = [
+        group for group in others if group not in {cell.method.group for cell in _lengths(experiment, found)}
+    ]
+    if others:
+        most += f", but for those on other data ({', '.join(others)})"
     if _islands_run(found) == 1:
         return f"What longer runs bring, {most}"
     return (
@@ -164,7 +173,9 @@ def synopsis(experiment: Experiment, found: Sequence[Cell]) -> Any:
             _over_islands(axes[row, 0], groups[best], metric, colours)
         for name, mine, look in _lines(lengths, colours):
             line = sorted(_most_islands(mine), key=lambda cell: cell.method.epochs)
-            _points(right, [(cell.epochs, cell.printed("epochs"), cell) for cell in line], metric, look, name)
+            for _, part in groupby(line, lambda cell: cell.row * bool(cell.realizations)):  # of one P
+                places = [(cell.epochs, cell.printed("epochs"), cell) for cell in part]
+                _points(right, places, metric, look, name)
         axes[row, 0].set_ylabel(label)
         right.set_xscale("log")
         right.xaxis.set_minor_formatter(lambda value, place: "")
@@ -195,7 +206,8 @@ def _name(figure: Any, found: Sequence[Cell], colours: Mapping[str, str]) -> Non
         looks += [Line2D([], [], color="grey", linestyle=":", label="equal weights")]
     if any(cell.printed(metric) is not None for cell in found for metric in SCORES):
         looks += [Line2D([], [], color="grey", linestyle="", marker="x", label="the paper's")]
-    figure.legend(handles=looks, loc="outside lower center", ncols=4, fontsize="small", frameon=False)
+    abreast = max(2, int(figure.get_figwidth() // 2))
+    figure.legend(handles=looks, loc="outside lower center", ncols=abreast, fontsize="small", frameon=False)
 
 
 def _mean(cell: Cell, metric: str) -> float | None:

@@ -85,12 +85,13 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], sco
         f"two realizations it is rough; of one there is none). *gap* is ours minus the paper's, in standard "
         f"errors: ours and, for the accuracy, the paper's; beyond {FAR:g} it is bold. *H_ep* and *H_tot* are mean "
         f"epistemic and total entropies in nats. *NP* counts all draws of a row.",
-        "Ours over P as lines, with standard errors; crosses are the paper's:\n\n"
+        f"Ours over P as lines, with standard errors; crosses are the paper's{_of_all_rows(found)}:\n\n"
         "![accuracy and NLL over P](figure.svg)",
     ]
     if figures.has_synopsis(experiment, found):
         parts.append(
-            f"{figures.about_synopsis(experiment, found)}, crosses being the paper's:\n\n"
+            f"{figures.about_synopsis(experiment, found)}, crosses being the paper's (of what we did not run, "
+            f"with the most islands that it has):\n\n"
             f"![accuracy and NLL over P, and over epochs](synopsis.svg)"
         )
     for group in groups:
@@ -107,6 +108,12 @@ def text(experiment: Experiment, results: dict[str, Any], found: list[Cell], sco
     if notes.exists():
         parts.append(notes.read_text().strip())
     return "\n\n".join(parts) + "\n"
+
+
+def _of_all_rows(found: Sequence[Cell]) -> str:
+    """What figures over P show of a single long chain."""
+    chains = dict.fromkeys(cell.method.column for cell in found if cell.method.shares)
+    return f"; {', '.join(chains)} is one long chain, whose end stands at every P" if chains else ""
 
 
 def _differences(found: Sequence[Cell]) -> list[str]:
