@@ -145,13 +145,15 @@ class Custom:
 
     def log_density(self, vector: Array) -> Array:
         """Log density of a vector (d,); NaN and +inf count as outside the support."""
-        value = jnp.asarray(self.prior.log_prob(self.layout.unravel(vector)), self.layout.dtype)
-        return jnp.where(jnp.isnan(value) | (value == jnp.inf), -jnp.inf, value)
+        value = self._score(vector)
+        return jnp.where(_is_no_number(value), -jnp.inf, value)
 
     def is_broken(self, vector: Array) -> Array:
         """Whether the density of a vector is no number: NaN, or +inf."""
-        value = jnp.asarray(self.prior.log_prob(self.layout.unravel(vector)))
-        return jnp.isnan(value) | (value == jnp.inf)
+        return _is_no_number(self._score(vector))
+
+    def _score(self, vector: Array) -> Array:
+        return jnp.asarray(self.prior.log_prob(self.layout.unravel(vector)), self.layout.dtype)
 
     def log_ratio(self, new: Array, old: Array) -> Array:
         """log p(new) − log p(old)."""
@@ -167,6 +169,10 @@ class Custom:
         draws = jax.vmap(self.draw)(jax.random.split(jax.random.key(0), 1024))
         variances = np.asarray(draws, np.float64).var(axis=0)
         return np.where(np.isfinite(variances) & (variances > 0), variances, 1.0)
+
+
+def _is_no_number(log_density: Array) -> Array:
+    return jnp.isnan(log_density) | (log_density == jnp.inf)
 
 
 def flat_prior(prior: object) -> Gaussian | Custom:
